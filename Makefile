@@ -2,6 +2,8 @@
 VENV ?= .venv
 PYTHON ?= python3
 export PYTHON
+# The tests start hundreds of processes, which would compile the same modules each time.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -18,31 +20,36 @@ help: ## this list
 serve: install ## build what is needed and serve the demo model
 	@$(BIN)/fused-mlp serve
 
-# The C++ tests under ThreadSanitizer are a build of their own, of two minutes: test-front-sanitized runs them.
-test: forget-results install-dev test-cpp-address,undefined ## build what is needed and run the whole test suite
-	@$(MAKE) --no-print-directory --jobs 4 --keep-going test-kernels test-service test-docs test-rest
+# Two workers for each core: much of the suite waits, for processes and periods. The tests of a module share its servers.
+TEST_WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+PYTEST := $(BIN)/python -m pytest -q --durations 20 --durations-min 5
+PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -m 'not timing'
+# What needs software of others or minutes: their clients and models, Prometheus, collectors, stores, the schemas of Kubernetes,
+# the blocks of the docs, benchmarks, an emulated GPU.
+LONG := $(addprefix tests/,bench conformance deploy docs/test_pages.py examples kernels/cuda kernels/profile/test_compile.py \
+  kernels/ptx models/zoo service/stores/test_clouds.py $(patsubst %,e2e/test_%.py,alerts dashboard otel_collector stores))
+MACHINES := $(addprefix tests/,attack cluster kserve packaging ray)
+APART := $(addprefix --ignore=,$(LONG) $(MACHINES))
 
-# Much of the suite waits, for processes and periods: four parts side by side, each printed as a whole when it ends.
-.PHONY: test-kernels test-service test-docs test-rest forget-results
-forget-results:
-	@rm -f build/test-*.passed
+test: install-dev ## build what is needed and run the tests; `make nightly` runs the long suites
+	$(PYTEST) $(PARALLEL) $(APART)
 
-test-kernels: PART := tests/kernels tests/models
-test-service: PART := tests/service tests/conformance
-test-docs: PART := tests/docs tests/examples
-test-rest: PART := $(patsubst %,--ignore=tests/%,attack cluster conformance docs examples kernels kserve models packaging ray service)
-test-kernels test-service test-docs test-rest: install-dev
-	@mkdir -p build
-	@$(BIN)/python -m pytest -o cache_dir=build/$@.cache $(AGAIN) --durations 10 --durations-min 5 $(PART) >build/$@.log 2>&1; \
-	  status=$$?; cat build/$@.log; [ $$status = 0 ] && touch build/$@.passed || rm -f build/$@.passed; exit $$status
+.PHONY: test-again test-timing test-long nightly
+test-again: install-dev ## the tests that failed in the last run, once more, one after the other
+	$(PYTEST) --last-failed --last-failed-no-failures none
 
-# For CI: a test that a busy machine decides is a defect, but not one of the commit at hand.
-.PHONY: test-again
-test-again: ## the tests that failed in the last `make test`, once more, part by part
-	@failed=$$(for part in kernels service docs rest; do [ -e build/test-$$part.passed ] || echo test-$$part; done); \
-	[ -z "$$failed" ] || $(MAKE) --no-print-directory AGAIN='-v --last-failed --last-failed-no-failures=none' $$failed
+nightly: ## every long suite, also after a failure; a table at the end (.ci/nightly NAME ... runs some of them)
+	@.ci/nightly
 
-.PHONY: wheel test-wheel
+test-timing: install-dev ## the tests that a busy machine would decide, one after the other
+	$(PYTEST) -m timing $(shell grep -rl --include='test_*.py' 'mark\.timing' tests)
+
+test-long: install-dev ## what meets software of others or takes minutes: their clients and models, every block of the docs, the emulated GPU
+	@echo "installing the clients and libraries that the tests meet"
+	-@$(BIN)/python -m tests.support.foreign_clients & $(BIN)/python -m tests.models.zoo.packages >/dev/null; wait
+	$(PYTEST) $(PARALLEL) $(LONG)
+
+.PHONY: wheel
 # The wheel is built from the unpacked sdist, so that the sdist is known to build by itself.
 wheel: $(VENV)/.build-tools ## dist/: the sdist, and a manylinux wheel with its libraries inside
 	@$(PIP) $(WHEEL_TOOLS)
@@ -53,12 +60,17 @@ wheel: $(VENV)/.build-tools ## dist/: the sdist, and a manylinux wheel with its 
 	@ls -l dist
 
 # Neither torch nor the editable install: the tests make venvs of their own.
-test-wheel: wheel ## install the wheel into empty venvs, beside other packages, and use it
+.PHONY: test-wheel test-compatibility
+test-wheel: WHEEL_TESTS := tests/packaging/test_wheel.py
+test-wheel: ## install the wheel into empty venvs and use it
+test-compatibility: WHEEL_TESTS := tests/packaging/test_compatibility.py
+test-compatibility: ## the wheel with the oldest versions that it declares, and beside packages that have clashed with it
+test-wheel test-compatibility: wheel
 	@$(PIP) 'pytest>=8' 'pytest-asyncio>=1.0' 'pytest-timeout>=2.3' grpcio protobuf numpy
-	$(BIN)/python -m pytest -s --timeout 900 tests/packaging
+	$(BIN)/python -m pytest -s --timeout 900 $(WHEEL_TESTS)
 
 .PHONY: release-check
-release-check: lint docs test-wheel ## what must hold before a tag is set: linters, license lines, docs, examples, sdist and wheel, changelog
+release-check: lint docs test-wheel test-compatibility ## what must hold before a tag is set: linters, license lines, docs, examples, sdist and wheel, changelog
 	$(BIN)/python -m pytest -q tests/docs tests/examples
 	@$(PIP) 'twine>=6'
 	@$(BIN)/python scripts/release-check
@@ -67,46 +79,39 @@ release-check: lint docs test-wheel ## what must hold before a tag is set: linte
 test-ray: install-dev ## a fleet on a Ray cluster of three raylets: kills, a rollout and scaling under load
 	@python=$$($(BIN)/python -m tests.ray.venv) && $$python -m pytest -q tests/ray
 
-# One build per sanitizer, of the C++ tests alone: no Python, no torch.
-test-cpp: test-cpp-thread test-cpp-address,undefined ## the C++ tests under ThreadSanitizer and AddressSanitizer
-
-test-cpp-%: build-cpp-%
-	@$(BIN)/ctest --test-dir build/cpp-$* --output-on-failure
-
-build-cpp-%: install-dev
-	@mkdir -p build
-	@$(BIN)/cmake -S . -B build/cpp-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFUSED_MLP_CPP_TESTS=ON -DFUSED_MLP_SANITIZE=$* >build/cpp-$*.log \
-	  || { cat build/cpp-$*.log; exit 1; }
-	@$(BIN)/cmake --build build/cpp-$*
-
-# The stand-in server of service/csrc/front/tests, built with a sanitizer, under the suite of the native front.
-FRONT_SUITE := $(wildcard tests/service/fronts/test_native_*.py)
-test-front-sanitized: test-cpp-thread build-cpp-address,undefined ## the C++ tests under ThreadSanitizer; the native front's own suite (not the conformance clients) against sanitized builds
-	FUSED_MLP_FRONT_SERVER=build/cpp-thread/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
-	FUSED_MLP_FRONT_SERVER=build/cpp-address,undefined/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
-
-# The whole server, Python's end included, in a folder of its own whose name has no comma (see service/csrc).
-.PHONY: sanitized-address sanitized-thread test-server-sanitized
+# One build per sanitizer, of the C++ tests and the whole server, Python's end included.
+.PHONY: sanitized-address sanitized-thread test-cpp-address test-cpp-thread test-server-sanitized
 sanitized-address: SANITIZE := address,undefined
 sanitized-thread: SANITIZE := thread
 sanitized-address sanitized-thread: sanitized-%: install-dev ## build/server-address, build/server-thread: what FUSED_MLP_SERVER_BUILD names
 	@rm -rf build/server-$*
 	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation --target build/server-$* \
-	  --config-settings=build-dir=build/objects-$* --config-settings=cmake.build-type=RelWithDebInfo \
-	  --config-settings=cmake.define.FUSED_MLP_SANITIZE=$(SANITIZE) .
+	  --config-settings=build-dir=build/cpp-$* --config-settings=cmake.build-type=RelWithDebInfo \
+	  --config-settings=cmake.define.FUSED_MLP_CPP_TESTS=ON --config-settings=cmake.define.FUSED_MLP_SANITIZE=$(SANITIZE) .
+
+test-cpp: test-cpp-address test-cpp-thread ## the C++ tests under AddressSanitizer and ThreadSanitizer
+
+test-cpp-address test-cpp-thread: test-cpp-%: sanitized-%
+	@$(BIN)/ctest --test-dir build/cpp-$* --output-on-failure
+
+# The stand-in server of service/csrc/front/tests, built with a sanitizer, under the suite of the native front.
+FRONT_SUITE := $(wildcard tests/service/fronts/test_native_*.py)
+FRONT_SERVER := service/csrc/front/tests/front_server
+test-front-sanitized: sanitized-address sanitized-thread ## the native front's own suite (not the conformance clients) against sanitized builds
+	FUSED_MLP_FRONT_SERVER=build/cpp-thread/$(FRONT_SERVER) $(BIN)/python -m pytest -q $(FRONT_SUITE)
+	FUSED_MLP_FRONT_SERVER=build/cpp-address/$(FRONT_SERVER) $(BIN)/python -m pytest -q $(FRONT_SUITE)
 
 # Under ThreadSanitizer the stand-in takes the load: Python is not built for it. By hand: make sanitized-thread, then any
 # test of real processes.
-LOAD := tests/conformance/test_load.py -k 'native and not proxy'
+LOAD := tests/conformance/test_load.py -k 'not proxy'
 SANITIZED_SOAK_SECONDS ?= 30
-test-server-sanitized: sanitized-address build-cpp-thread ## load clients and a short soak against sanitized servers
-	FUSED_MLP_SERVER_BUILD=build/cpp-thread/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(LOAD)
+test-server-sanitized: sanitized-address sanitized-thread ## load clients and a short soak against sanitized servers
+	FUSED_MLP_SERVER_BUILD=build/cpp-thread/$(FRONT_SERVER) $(BIN)/python -m pytest -q $(LOAD)
 	FUSED_MLP_SERVER_BUILD=build/server-address $(BIN)/python -m pytest -q $(LOAD)
 	FUSED_MLP_SERVER_BUILD=build/server-address $(BIN)/python -m tests.conformance.soak --seconds $(SANITIZED_SOAK_SECONDS)
 
 FUZZ_SECONDS ?= 60
-FUZZ_BUILD := build/cpp-fuzzer-no-link,address,undefined
+FUZZ_BUILD := build/cpp-fuzz
 FUZZ_NAMES := connection session decoders rest
 FUZZERS := $(FUZZ_BUILD)/service/csrc/front/tests
 fuzz: install-dev ## the fuzzers of the native front side by side, for FUZZ_SECONDS

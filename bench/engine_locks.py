@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long each lock of the engine is held and waited for, with more threads than cores. `python -m bench.engine_locks`
-builds and runs service/csrc/engine/bench/locks.cpp, and keeps the median of several runs."""
+builds and runs bench/csrc/engine_locks.cpp, and keeps the median of several runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import argparse
 import re
 import subprocess
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
 
 from bench.provenance import ROOT, describe_run, write_result
+from bench.summary import medians
 
 RESULTS = Path(__file__).parent / "results" / "engine-locks.json"
 BUILD = ROOT / "build" / "plain"
@@ -57,20 +57,6 @@ def read(printed: str) -> dict[str, list[dict[str, str | float]]]:
     lines = sum(map(len, found.values()))
     if lines != len(printed.splitlines()):
         raise ValueError(f"expected lines of engine_locks, and understood {lines} of:\n{printed}")
-    return found
-
-
-def medians(runs: list[dict[str, list[dict[str, str | float]]]]) -> dict[str, list[dict[str, str | float]]]:
-    """Line by line: every run prints the same ones."""
-    found: dict[str, list[dict[str, str | float]]] = {}
-    for name in runs[0]:
-        found[name] = [
-            {
-                key: value if isinstance(value, str) else median(float(line[key]) for line in lines)
-                for key, value in lines[0].items()
-            }
-            for lines in zip(*(run[name] for run in runs), strict=True)
-        ]
     return found
 
 

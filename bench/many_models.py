@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What many small models cost one server: time to ready, resident memory, threads, /metrics and the latency of one of
-them; then /metrics, and /readyz beside it, once all of them have had a request. `python -m bench.many_models`; the
-models have 64-128-128-10 features, weights and files of their own."""
+"""The cost of many small models in one server: time to ready, resident memory, threads, /metrics and the latency of
+one of them; then /metrics, and /readyz beside it, once all of them have had a request. `python -m bench.many_models`;
+the models have 64-128-128-10 features, weights and files of their own."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from safetensors.numpy import save
 from bench.provenance import describe_run, write_result
 from bench.startup import RunningServer, started
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.spec import LayerSpec
-from fused_mlp.models.version_directory import JSON_NAME, WEIGHTS_NAME, ModelFile
+from fused_mlp.models.program.spec import LayerSpec
+from fused_mlp.models.repository.version_directory import JSON_NAME, WEIGHTS_NAME, ModelFile
 from fused_mlp.service.client import Client
 
 RESULTS = Path(__file__).parent / "results" / "many-models.json"
@@ -87,7 +87,7 @@ def probe(port: int, seconds: float) -> list[float]:
 
 
 def cpu_s(pid: int) -> float:
-    """Of the process since its start: what it would take on one core of its own."""
+    """CPU time of the process since its start: its time to ready on a core of its own."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

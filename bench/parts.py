@@ -102,6 +102,15 @@ PARTS: dict[str, Part] = {
         ),
         ("--beside", "0.4", "--burst-ms", "100", *_QUICK_BESIDE),
     ),
+    "rankers": Part(
+        "bench.kernels.rankers",
+        "rankers with ids and tables: eager, torch.compile, ONNX Runtime, random reads",
+        "rankers",
+        420,
+        (),
+        ("--rounds", "1", "--batches", "1", "64", "--shapes", "small, 8 x 1,000 x 8", "bags, 8 x 20 of 100,000 x 16"),
+        60,
+    ),
     "profiling": Part(
         "bench.profiling",
         "where a forward pass spends its time: fused-mlp profile on four models",
@@ -129,6 +138,15 @@ PARTS: dict[str, Part] = {
         ("--quick",),
         120,
     ),
+    "overload": Part(
+        "bench.serving.overload",
+        "answers within the deadline at 0.5 to 10 times the capacity, beside mosec, Triton and grpc.aio",
+        "overload",
+        330,
+        (),
+        ("--quick",),
+        150,
+    ),
     "low-rate": Part(
         "bench.serving.low_rate",
         "CPU per request at fixed rates, with one kernel thread and with all",
@@ -139,7 +157,7 @@ PARTS: dict[str, Part] = {
     ),
     "ab": Part(
         "bench.serving",
-        "what a split and a shadow cost",
+        "the cost of a split and a shadow",
         "serving-ab",
         140,
         ("--only", "ab", "--turns", "15"),
@@ -166,10 +184,26 @@ PARTS: dict[str, Part] = {
     ),
     "tracing": Part(
         "bench.serving.tracing",
-        "what OpenTelemetry costs",
+        "the cost of OpenTelemetry",
         "tracing",
         60,
         ("--rounds", "3"),
+        ("--rounds", "1", "--seconds", "0.3"),
+    ),
+    "keys": Part(
+        "bench.serving.keys",
+        "the cost of keys and quotas",
+        "keys",
+        75,
+        (),
+        ("--rounds", "1", "--seconds", "0.3"),
+    ),
+    "serving-rankers": Part(
+        "bench.serving.rankers",
+        "a ranker beside the bare MLP of its width, end to end",
+        "serving-rankers",
+        60,
+        (),
         ("--rounds", "1", "--seconds", "0.3"),
     ),
     "locks": Part(
@@ -202,6 +236,15 @@ PARTS: dict[str, Part] = {
         ("--seconds", "8"),
         15,
     ),
+    "canaries": Part(
+        "bench.serving.canaries",
+        "how often a canary judges wrongly, on a quiet and on a busy server",
+        "canaries",
+        260,
+        (),
+        ("--quick",),
+        55,
+    ),
     "neighbours": Part(
         "bench.serving.neighbours",
         "a small model beside a large one",
@@ -212,7 +255,7 @@ PARTS: dict[str, Part] = {
         25,
     ),
     "proxy": Part(
-        "bench.serving.proxy", "what Envoy costs", "proxy", 130, (), ("--quick",), 40
+        "bench.serving.proxy", "the cost of Envoy", "proxy", 130, (), ("--quick",), 40
     ),
     "launcher": Part(
         "bench.cuda.launcher",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/profiling.md shows: `fused-mlp profile` on four models, a sweep over widths and batch sizes, and a trace of
-a live server. `python -m bench.profiling`; each model is profiled in every round, so that a slow minute affects all."""
+"""The measurements of docs/profiling.md: `fused-mlp profile` on four models, a sweep over widths and batch sizes, and a
+trace of a live server. `python -m bench.profiling`; each round profiles all models: a slow minute affects all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from rich.console import Console
 from bench.provenance import describe_run, write_result
 from bench.serving.systems import MODELS, System, make_repository, service
 from bench.startup import free_port
+from bench.summary import medians
 from fused_mlp import Client
+from fused_mlp.kernels.profile.results import Regime
 
 RESULTS = Path(__file__).parent / "results" / "profiling.json"
 # By the name of the section that shows it.
@@ -33,8 +35,6 @@ PROFILES = {
     "wide": ("--dims", "784,512,256,10"),
 }  # fmt: skip
 COMMON = ("--threads", "1")
-# Kept of a report: the figures, without the machine (the result has it) and the flame graphs.
-KEPT = ("model", "kernel", "points", "steps", "advice", "notes", "problems", "expectations")
 CLIENTS = 4
 ATTEMPTS = 3  # of a profile that has problems, such as another process that used the CPU
 
@@ -65,15 +65,59 @@ def profile_without_problems(*options: str) -> dict[str, Any]:
     )
 
 
-def measure_models(options: argparse.Namespace, console: Console) -> dict[str, list[dict[str, Any]]]:
+def measure_models(options: argparse.Namespace, console: Console) -> dict[str, dict[str, Any]]:
     batches = ("--batch", "1,8") if options.quick else ()
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in PROFILES}
     for turn in range(options.rounds):
         for name, what in PROFILES.items():
             report = profile_without_problems(*what, *COMMON, *batches, "--budget", str(options.budget))
-            found[name].append({**{key: report[key] for key in KEPT}, "layers": _layers(report["flames"])})
+            found[name].append(report | {"layers": _layers(report["flames"])})
             console.print(f"[dim]round {turn + 1}: {report['model']}")
-    return found
+    return {name: summarize(name, reports) for name, reports in found.items()}
+
+
+def summarize(name: str, reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Times are medians over the reports; counts, advice, layers and their steps are those of the first report."""
+    first = reports[0]
+    wrong = [
+        each for report in reports for each in report["expectations"] if each["expected"] != each["found"]
+    ]
+    return {
+        "command": command_of(name),
+        "kernel": first["kernel"],
+        "points": [summarize_point(list(each)) for each in zip(*(r["points"] for r in reports), strict=True)],
+        "advice": first["advice"][0],
+        "expectations": first["expectations"],
+        "wrong_expectations": len(wrong),
+        "layers": {
+            batch: [
+                {"what": step["what"], "us": layer["us"], "phases": layer["phases"]}
+                for layer, step in zip(
+                    layers, (s for s in first["steps"] if str(s["batch"]) == batch), strict=True
+                )
+            ]
+            for batch, layers in first["layers"].items()
+        },
+    }
+
+
+def summarize_point(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """One variant at one batch size. The bound is that of the run with the median share, as in the report: `itself`
+    if no limit explains most of the time."""
+    first = runs[0]
+    regimes = sorted((Regime(**run["regime"]) for run in runs), key=lambda each: each.reached)
+    middle = regimes[len(regimes) // 2]
+    counts = first["counts"]
+    return {
+        "variant": first["variant"],
+        "batch": first["batch"],
+        **{key: medians([run[key] for run in runs]) for key in ("time_us", "kernel_us")},
+        "overhead_us": medians([run["regime"]["overhead_us"] for run in runs]),
+        "bound_by": middle.name if middle.explains else "itself",
+        "reached": middle.reached,
+        **{key: sum(counts[key].values()) for key in ("operators", "launches")},
+        **{key: counts[key] for key in ("bookkeeping", "bytes_allocated")},
+    }
 
 
 def _layers(flames: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -99,7 +143,7 @@ def measure_sweep(quick: bool) -> dict[str, Any]:
     small = ("--sweep-widths", "32,64", "--sweep-batches", "1,2") if quick else ()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sweep.json"
-        # Its cells are what is kept; those that another process disturbed say so themselves.
+        # Only its cells are kept; a cell that another process disturbed says `busy`.
         report = profile(
             *PROFILES["small"], *COMMON, "--batch", "1", "--variants", "eager,fused", "--budget", "0.05",
             "--sweep", "--sweep-file", str(file), *small,

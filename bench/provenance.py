@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-# What a benchmark itself writes: a run of several parts must not mark those after the first as changed.
+# Outputs of the benchmarks: writing one must not mark the following parts of a run as dirty.
 _WRITTEN = ("bench/results", "docs", "README.md")
 
 
@@ -45,7 +45,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
-    """Of those that are installed."""
+    """The versions of the packages that are installed."""
     found = {}
     for package in packages:
         try:
@@ -58,7 +58,7 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 def describe_run(
     module: str, packages: Iterable[str] = (), versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """What every result begins with. `versions`: of what is no package of this interpreter."""
+    """The provenance of a result. `versions`: those of programs that are not packages of this interpreter."""
     return {
         "machine": describe_machine(),
         "versions": versions_of(("fused-mlp", *packages)) | dict(versions or {}),
@@ -77,7 +77,7 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
     """Beside its place, then renamed: an interrupted run leaves the last result as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".writing.tmp")
-    partial.write_text(json.dumps(result, indent=1) + "\n")
+    partial.write_text(as_text(result) + "\n")
     partial.replace(path)
 
 
@@ -89,3 +89,26 @@ def h2load_version() -> str:
 def _git(*arguments: str) -> str:
     done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+_WIDTH = 400
+_DIGITS = 6
+
+
+def as_text(value: object, indent: int = 0) -> str:
+    """JSON for people who read differences: a record that fits a line has one, and numbers have six digits."""
+    if isinstance(value, float):
+        return json.dumps(float(f"{value:.{_DIGITS}g}"))
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(str(key))}: {as_text(each, indent + 1)}" for key, each in value.items()]
+        opening, closing = "{", "}"
+    elif isinstance(value, (list, tuple)):
+        parts = [as_text(each, indent + 1) for each in value]
+        opening, closing = "[", "]"
+    else:
+        return json.dumps(value)
+    line = f"{opening}{', '.join(parts)}{closing}"
+    if len(line) + indent <= _WIDTH and "\n" not in line:
+        return line
+    margin = " " * (indent + 1)
+    return f"{opening}\n{margin}" + f",\n{margin}".join(parts) + f"\n{' ' * indent}{closing}"

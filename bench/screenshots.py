@@ -30,7 +30,7 @@ PROFILE_HEIGHT = 880  # up to the first table
 
 
 def take(browser: webdriver.Chrome, name: str, height: int | None = None) -> None:
-    """Of the whole page, or of its top."""
+    """Takes a picture of the whole page, or of its top."""
     height = height or browser.execute_script("return document.documentElement.scrollHeight")
     for scheme in ("light", "dark"):
         resize(browser, LAPTOP, dark=scheme == "dark", height=height)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it takes to start: from exec to bound ports and to ready, resident memory, the health command, and (with
+"""The cost of a start: from exec to bound ports and to ready, resident memory, the health command, and (with
 --venvs) the size of an install. `python -m bench.startup`; all measurements take turns, so that a slow minute of the
 machine hits all alike. The floor is a Python process that only imports the libraries a server cannot do without."""
 
@@ -149,15 +149,15 @@ def measure_venvs(wheel: Path, folder: Path) -> dict[str, float]:
     return sizes
 
 
-def show(console: Console, samples: dict[str, list[float]]) -> None:
+def show(console: Console, found: dict[str, dict[str, float]]) -> None:
     table = Table()
     for column in ("", "median", "best", "wanted"):
         table.add_column(column, justify="left" if not column else "right")
     for name, (text, unit, wanted) in MEASURES.items():
-        if name not in samples:
+        if name not in found:
             continue
         digits = 3 if unit == "s" else 1
-        middle, best = median(samples[name]), min(samples[name])
+        middle, best = found[name]["median"], found[name]["best"]
         verdict = (
             "" if wanted is None else f"{'met' if middle < wanted else 'MISSED'}, under {wanted:g} {unit}"
         )
@@ -192,11 +192,12 @@ def main() -> None:
     if options.venvs:
         with tempfile.TemporaryDirectory() as folder:
             samples |= {name: [size] for name, size in measure_venvs(options.wheel, Path(folder)).items()}
-    show(console, samples)
+    found = {name: {"median": median(values), "best": min(values)} for name, values in samples.items()}
+    show(console, found)
     result = {
         **describe_run("bench.startup", ("numpy", "pydantic", "protobuf", "grpcio")),
         "rounds": options.rounds,
-        "samples": {name: [round(value, 4) for value in values] for name, values in samples.items()},
+        "measures": found,
     }
     write_result(options.output, result)
 

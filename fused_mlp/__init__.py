@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         from_torch,
         load,
         save,
+        split,
     )
     from fused_mlp.service.client import AsyncClient, Client, PredictError, RetryPolicy, Tls
     from fused_mlp.service.local.serving import serve
@@ -59,6 +60,7 @@ __all__ = [
     "load",
     "save",
     "serve",
+    "split",
 ]
 
 _HOMES = {
@@ -81,6 +83,7 @@ _HOMES = {
         "from_torch",
         "load",
         "save",
+        "split",
     ),
     "service.client": ("AsyncClient", "Client", "PredictError", "RetryPolicy", "Tls"),
     "service.local.serving": ("serve",),

@@ -3,9 +3,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fused_mlp.kernels.base import Kernel, KernelInfo, Variant
+from fused_mlp.kernels.base import Kernel, KernelInfo
 from fused_mlp.kernels.errors import KernelError, KernelInputError, KernelRefuted, KernelUnavailable
 from fused_mlp.kernels.registry import Backend, backends, compile, register
+from fused_mlp.variant import Variant
 
 if TYPE_CHECKING:
     from fused_mlp.kernels.nn.fuse import fuse_mlps

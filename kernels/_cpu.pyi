@@ -44,7 +44,9 @@ class Product:
         `swapped`: the other value is the first operand of the combination."""
 
 class Row:
-    """An operation row by row: map, combine, affine, layer, rms, l2, softmax or log_softmax; then `then`."""
+    """An operation row by row: map, combine, affine, layer, rms, l2, softmax, log_softmax, where, bucketize, argmax,
+    number, pick, dot, reduce or repeat; then `then`. `width` is that of the result. `in_width`, `groups`, `count`,
+    `reduction` and `flag` are those of RowOp in isa.hpp; the boundaries of bucketize are its weight."""
     def __init__(
         self,
         *,
@@ -58,28 +60,68 @@ class Row:
         weight: Float32 | None,
         bias: Float32 | None,
         then: _Steps,
+        third: _Place | None = None,
+        in_width: int = 0,
+        groups: int = 1,
+        count: int = 0,
+        reduction: str = "sum",
+        flag: bool = False,
     ) -> None: ...
 
+class Lookup:
+    """Rows of a table, (size, features) in float32, the bits of bfloat16, or int8 with a scale per row: those of `ids`
+    ids side by side, or the sum, mean or max of a `bag`. The table is not copied."""
+    def __init__(
+        self,
+        *,
+        table: Matrix,
+        scale: Float32 | None,
+        input: _Place,  # noqa: A002
+        ids: int,
+        output: _Place,
+        bag: str | None,
+        padding: int,
+        factors: _Place | None,
+    ) -> None: ...
+
+class Packer:
+    """Runs a kernel on arrays of inputs, (name, values per row, size of the table or 0 for floats) each."""
+    def __init__(self, inputs: Sequence[tuple[str, int, int]]) -> None: ...
+    def call(self, kernel: Kernel, given: dict[str, object]) -> Float32 | None:
+        """(rows, out_features). None unless `given` has exactly the inputs as C-contiguous arrays of as many rows:
+        float32 for floats, int32 or int64 for ids, which are in range."""
+
 class Kernel:
-    """Packs a copy of the operations' arrays; `scratch` are the widths of the scratch buffers. Raises ValueError for an
-    unknown instruction set, and for operations outside of their buffers."""
+    """Packs a copy of the operations' arrays, but for tables; `scratch` are the widths of the scratch buffers. Several
+    lookups are one operation. `limits`: of ids in the input, (first column, column after the last, size, whether -1 is
+    allowed). `tables`: what is kept alive as long as the kernel. Raises ValueError for an unknown instruction set, and
+    for operations outside of their buffers."""
     def __init__(
         self,
         in_features: int,
         out_features: int,
         scratch: Sequence[int],
-        ops: Sequence[Product | Row],
+        ops: Sequence[Product | Row | Sequence[Lookup]],
         threads: int,
-        isa: str | None = None,
+        isa: str | None,
+        limits: Sequence[tuple[int, int, int, bool]],
+        tables: list[object],
     ) -> None: ...
     def call_numpy(self, x: _Array, out: _Array | None = None) -> _Array | None:
         """Returns the result for x in a new array or in `out`. Returns None and writes nothing unless x and out are
-        numpy arrays, float32, C-contiguous and of matching shape."""
+        numpy arrays, float32, C-contiguous and of matching shape, and all ids are within their limits."""
     def run(self, x: Float32, y: Float32) -> bool:
         """Write the result for x (rows, in_features) to y (rows, out_features), without the GIL. False if the
         shapes do not match. Raises TypeError unless both are float32, C-contiguous and on the CPU."""
+    def run_groups(
+        self, shared: list[tuple[int, int]], groups: list[tuple[Float32, Float32]], y: Float32
+    ) -> bool:
+        """`run` for groups of rows with words [first, last) in common: of each, these words once, side by side, and
+        (rows, other words). False if the shapes do not match."""
     def run_at(self, x: int, rows: int, y: int) -> None:
         """`run` on addresses, without its checks."""
+    def ids_fit_at(self, x: int, rows: int) -> bool:
+        """Whether the ids of rows at an address are within their limits. `run` and `run_at` do not check them."""
     def strategy(self, rows: int) -> str: ...
     def strategies(self, most: int) -> list[tuple[str, int]]:
         """For batches of up to `most` rows: each strategy with the largest batch that uses it, in order."""
@@ -109,3 +151,6 @@ def probe_flops(threads: int, int8: bool = False) -> float:
 
 def probe_read_seconds(bytes: int, threads: int, samples: int) -> float:  # noqa: A002
     """Seconds to read `bytes` once, from the cache level (or memory) that holds them; the best of `samples`."""
+
+def probe_random_line_seconds(table: Float32, samples: int) -> float:
+    """Seconds per cache line that is read from a table in random order, prefetched ahead; the best of `samples`."""

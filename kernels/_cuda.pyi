@@ -20,9 +20,6 @@ class Device:
     @property
     def capability(self) -> int:
         """80 for sm_80."""
-    @property
-    def sticky_error(self) -> int:
-        """The driver's code of an error after which every call fails, until the process ends; 0 if there was none."""
     def on_lost(self, tell: Callable[[str], object]) -> None:
         """Have `tell` called with the text of the sticky error, once, by the thread that meets it."""
     def set_cores(self, cores: int) -> None:

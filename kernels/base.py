@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kernel is: an immutable, re-entrant executable of one MLP for one variant on one device.
+"""Every kernel: an immutable, re-entrant executable of one MLP for one variant on one device.
 Owns the array boundary (numpy and torch in and out); knows nothing of how a kernel computes. Imports no torch: a
 tensor can only come from a process that has imported it."""
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 
 from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.models import MlpSpec
+from fused_mlp.models.program.inputs import InputError, check_ids
+from fused_mlp.variant import Variant
 
 if TYPE_CHECKING:
     import torch
 
-Variant = Literal["fused", "unfused"]
 Device = Literal["cpu", "cuda"]
 Float32 = NDArray[np.float32]
 Array = TypeVar("Array", "torch.Tensor", Float32)
@@ -29,7 +31,7 @@ _FLOAT_DTYPES = ("float16", "float32", "float64", "bfloat16")
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """What `Kernel.describe` says, and prints as one line.
+    """The answer of `Kernel.describe`; prints as one line.
 
     Attributes:
         variant: "fused" or "unfused".
@@ -75,7 +77,7 @@ class Kernel(ABC):
 
     @property
     def memory_bytes(self) -> int:
-        """What its weights take, about."""
+        """The approximate size of its weights."""
         return self.spec.parameters * (2 if self._info.dtype in ("float16", "bfloat16") else 4)
 
     @abstractmethod
@@ -91,7 +93,8 @@ class Kernel(ABC):
         """Run the model on rows.
 
         Args:
-            x: (rows, in_features), a torch tensor or a numpy array of floats.
+            x: (rows, in_features), a torch tensor or a numpy array of floats. Of a model with several inputs: a dict of
+                arrays by name, a tuple of them in order, or what `spec.pack` made of those.
             out: Where to write the answer, of the kind, dtype and device of `x`. Default: a new array.
 
         Returns:
@@ -102,20 +105,22 @@ class Kernel(ABC):
             KernelInputError: The array has the wrong shape or dtype.
             KernelError: The kernel failed while running.
         """
+        if isinstance(x, Mapping) or (self.spec.inputs is not None and isinstance(x, (list, tuple))):
+            return self._call_with_inputs(x, out)  # type: ignore[no-any-return]
         if is_tensor(x) or is_tensor(out):
             from fused_mlp.kernels.nn.tensor_call import call_with_tensors  # noqa: PLC0415 - brings torch
 
             return call_with_tensors(self, x, out)  # type: ignore[no-any-return]
         source = check_array(x, self.spec.in_features, "input")
+        check_record(self.spec, source)
         shape = (source.shape[0], self.spec.out_features)
         if out is not None:
             check_out(out)
             target = check_array(out, self.spec.out_features, "out")
             check_rows(target.shape[0], source.shape[0])
         result = np.empty(shape, np.float32)
-        with np.errstate(
-            over="ignore"
-        ):  # float16 has no room for all that float32 holds: infinity, as in torch
+        # float16 does not hold all that float32 holds: infinity, as in torch.
+        with np.errstate(over="ignore"):
             rows = np.ascontiguousarray(source, np.float32)
             # torch knows no read-only tensors, and warns.
             self.run(rows if rows.flags.writeable else rows.copy(), result)
@@ -123,6 +128,18 @@ class Kernel(ABC):
                 return result.astype(source.dtype, copy=False)  # type: ignore[return-value]
             target[...] = result
         return out
+
+    def _call_with_inputs(self, given: Any, out: Any) -> Any:
+        try:
+            rows = self.spec.pack(given)
+        except InputError as error:
+            raise KernelInputError(str(error)) from None
+        values = given.values() if isinstance(given, Mapping) else given
+        if out is None and any(is_tensor(value) for value in values):
+            result = np.empty((len(rows), self.spec.out_features), np.float32)
+            self.run(rows, result)
+            return sys.modules["torch"].from_numpy(result)
+        return self(rows, out)
 
     def forward_tensors(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """x: (rows, in_features), y: (rows, out_features), of any float dtype, device and strides. Kernels that
@@ -133,9 +150,8 @@ class Kernel(ABC):
 
 
 def is_tensor(x: object) -> bool:
-    tensor = getattr(
-        sys.modules.get("torch"), "Tensor", None
-    )  # None, too, while another thread imports torch
+    # None, too, while another thread imports torch.
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     return tensor is not None and isinstance(x, tensor)
 
 
@@ -149,6 +165,20 @@ def check_array(array: object, width: int, name: str) -> NDArray[Any]:
         raise KernelInputError(f"{name}: expected a float dtype, got {array.dtype}")
     check_shape(array.shape, width, name)
     return array
+
+
+def check_record(spec: MlpSpec, rows: NDArray[Any]) -> None:
+    """That packed rows with ids are as `spec.pack` makes them: kernels do not check ids."""
+    if not any(part.field.size is not None for part in spec.record):
+        return
+    if rows.dtype != np.float32:
+        raise KernelInputError(
+            f"input: expected float32 for rows with ids, got {rows.dtype}; spec.pack makes them"
+        )
+    try:
+        check_ids(spec.record, rows)
+    except InputError as error:
+        raise KernelInputError(str(error)) from None
 
 
 def check_shape(shape: tuple[int, ...], width: int, name: str) -> None:

@@ -43,7 +43,7 @@ def _wanted() -> list[int]:
 
 
 def _quotas() -> Iterator[int]:
-    """Of this process's control group and those around it, in version 2 (cpu.max) and version 1 (cpu.cfs_quota_us)."""
+    """The quotas of this process's control group and its parents, in version 2 (cpu.max) and 1 (cpu.cfs_quota_us)."""
     try:
         lines = _OWN_CGROUPS.read_text().splitlines()
     except OSError:

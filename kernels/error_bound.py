@@ -1,208 +1,234 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What float64 makes of rows, and how far from that a right kernel may be: a running forward error bound, one function
-per kind of step. It holds for every input and every order of summation, so a result outside of it is wrong and not
-unlucky. Where a right kernel may overflow, a divisor may be zero, or the input is not finite, the bound is infinite.
-numpy only."""
+"""What float64 makes of rows, and how far from that a right kernel may be. The rows are computed several times, each
+time with every result off by as much as a kernel's rounding may put it off, up or down at random: what these results
+are apart is what rounding explains. Every step is covered by computing it; only those that add up many numbers say here
+how much rounding that is. numpy only."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fused_mlp.kernels.bounded import (
-    FLOAT32_LARGEST,
-    FLOAT32_SMALLEST,
-    PRECISIONS,
-    UNIT,
-    Bounded,
-    Float64,
-    Precision,
-    store,
-)
-from fused_mlp.kernels.error_functions import FUNCTION_ROUNDINGS, bound_formula, combine
 from fused_mlp.models import Mlp
-from fused_mlp.models.activations import log_softmax
-from fused_mlp.models.dtypes import Array, widen
-from fused_mlp.models.quantization import SMALLEST_RANGE, Int8Matrix
-from fused_mlp.models.spec import INPUT, Gated, Norm, Step
+from fused_mlp.models.program.activations import PRIMITIVES
+from fused_mlp.models.program.arithmetic import Arithmetic, Tensors
+from fused_mlp.models.program.evaluation import tensors_of
+from fused_mlp.models.program.formula import Formula
+from fused_mlp.models.program.spec import INPUT, Step
+from fused_mlp.models.program.steps import Bag, Dot, Reduce, Softmax
+from fused_mlp.models.weights.quantization import SMALLEST_RANGE, Int8Matrix, ReducedMatrix
 
-# Roundings to the kernel's dtype inside a sum of products: two factors, partial sums of a split sum, the bias.
-_PRODUCT_ROUNDINGS = 4
-# Inside a norm, or a scale and a shift: eager operators may store what is between two of them.
+Float64 = NDArray[np.float64]
+
+UNIT = 2.0**-24  # unit roundoff of float32, in which every kernel adds up products and computes functions
+# A kernel's own function: at most this many roundings, of its result and of its input up to BENT, beyond which every
+# activation is zero, one or linear. Near zero 1 + erf(x) and the like cancel, hence the input.
+FUNCTION_ROUNDINGS = 16
+BENT = 8.0
+EXACT = frozenset({"relu", "clip", "abs", "sign", "maximum", "minimum"})
+# Roundings to the kernel's dtype inside a sum or a norm: factors, partial sums, what eager operators store in between.
 _STORED_ROUNDINGS = 4
-_BLOCK = 1 << 20  # weights taken to float64 at a time: 8 MB, and as much again for their magnitudes
+# The first draw is off upwards everywhere, the second downwards: steps with the same weights are off alike.
+_DRAWS = 24
+# The allowed error, in units of the farthest draw. The last step alone is off by no more than one; errors that come
+# through earlier steps add up at random in the draws, and a kernel's own may line up a little better.
+_ALLOWED = 4.0
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a kernel rounds. `product`: unit roundoff of factors; `stored`: of what it writes to memory between steps;
+    `smallest`: below it numbers may become zero; `largest`: above it they may become infinite; `rows`: what quantizing
+    the rows of an int8 product changes, in units of a row's largest value."""
+
+    product: float = UNIT
+    stored: float = UNIT
+    smallest: float = 2.0**-126
+    largest: float = 2.0**124  # 1/16 of the largest float32: hardswish computes 6 x on its way
+    rows: float = 0.0
+
+
+# By the dtype of `Kernel.describe()`.
+PRECISIONS: Mapping[str, Precision] = MappingProxyType(
+    {
+        "float32": Precision(),
+        "tf32": Precision(product=2.0**-11),
+        "bfloat16": Precision(product=2.0**-8, stored=2.0**-8),
+        "float16": Precision(product=2.0**-11, stored=2.0**-11, smallest=2.0**-24, largest=2.0**15),
+        "int8": Precision(rows=(0.5 + 2.0**-15) / 127),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """value: (rows, width), what float64 computes; error: of the same shape, the largest of a right kernel. Infinite
+    for a row in which a right kernel may overflow, or that is not finite."""
+
+    value: Float64
+    error: Float64
+
+    def admits(self, y: NDArray[Any]) -> NDArray[np.bool_]:
+        """y: (rows, width), what a kernel computed. Whether each may be the result of a right one."""
+        with np.errstate(invalid="ignore"):
+            return np.isinf(self.error) | (np.abs(y - self.value) <= self.error)
 
 
 def forward_with_bound(mlp: Mlp, x: NDArray[np.float32], precision: Precision) -> Bounded:
     """x: (rows, in_features), as a caller sent them. `precision` of the kernel, which may differ from the model's.
     All outputs side by side, as kernels write them."""
-    with np.errstate(all="ignore"):  # overflow makes the error infinite, and is looked for at each step
-        given = x.astype(np.float64)
-        error = np.where(np.isfinite(given).all(axis=1, keepdims=True), 0.0, np.inf)
-        values = {INPUT: store(Bounded(given, np.broadcast_to(error, given.shape)), precision)}
+    arithmetic = _Rounding(precision, len(x))
+    with np.errstate(all="ignore"):  # overflow is looked for at each step
+        values = {INPUT: _given(mlp, x, arithmetic)}
         for step in mlp.spec.steps:
-            values[step.name] = _step(mlp, step, [values[source] for source in step.sources], precision)
-        return _concat([values[output.value] for output in mlp.spec.outputs])
+            sources = [values[source] for source in step.sources]
+            made = _compute(mlp, step, sources, arithmetic)
+            values[step.name] = (
+                arithmetic.stored(made) if mlp.spec.kinds_by_name[step.name] == "float" else made
+            )
+        made = np.concatenate([values[output.value] for output in mlp.spec.outputs], axis=1)
+        exact, *drawn = made.reshape(_DRAWS + 1, len(x), -1)
+        error = _ALLOWED * np.abs(np.stack(drawn) - exact).max(axis=0) + precision.smallest
+    unknown = arithmetic.unknown.reshape(_DRAWS + 1, -1, 1).any(axis=0)
+    return Bounded(exact, np.where(unknown | ~np.isfinite(error), np.inf, error))
 
 
-def _step(mlp: Mlp, step: Step, sources: list[Bounded], precision: Precision) -> Bounded:  # noqa: PLR0911 - a table of steps
-    x = sources[0]
-
-    def tensor(name: str) -> Float64 | None:
-        found = mlp.tensor(step, name)
-        return None if found is None else widen(found).astype(np.float64)
-
-    match step.op:
-        case "linear":
-            return _product(mlp, step, "", x, precision)
-        case "gated":
-            return _gated(mlp, step, x, precision)
-        case "elementwise":
-            return bound_formula(step.formula, x, precision)
-        case "norm":
-            normalized = _norm(x, step, precision)
-            return _scale(normalized, tensor("weight"), tensor("bias"), precision)
-        case "affine":
-            return _scale(x, tensor("weight"), tensor("bias"), precision)
-        case "softmax" | "log_softmax":
-            return _softmax(x, precision, log=step.op == "log_softmax")
-        case "concat":
-            return _concat(sources)
-        case "slice":
-            columns = slice(step.start, step.stop)
-            return Bounded(x.value[:, columns], x.error[:, columns], x.nonnegative)
-    return store(combine(step.op, sources[0], sources[1]), precision)
+def _given(mlp: Mlp, x: NDArray[np.float32], arithmetic: _Rounding) -> Float64:
+    """The rows, once for each draw. Words with ids are not rounded; NaN in them is none."""
+    given = np.tile(x.astype(np.float64), (_DRAWS + 1, 1))
+    floats = np.ones(x.shape[1], np.bool_)
+    for part in mlp.spec.record:
+        floats[part.start : part.stop] = part.field.kind == "float"
+    given[:, floats] = arithmetic.stored(given[:, floats])
+    return given
 
 
-def _concat(parts: list[Bounded]) -> Bounded:
-    return Bounded(
-        np.concatenate([part.value for part in parts], axis=1),
-        np.concatenate([part.error for part in parts], axis=1),
-        all(part.nonnegative for part in parts),
-    )
+def _compute(mlp: Mlp, step: Step, sources: list[Float64], arithmetic: _Rounding) -> Float64:
+    tensors = tensors_of(mlp, step, np.dtype(np.float64))
+    if step.op == "divide":
+        arithmetic.check_divisor(sources[1])
+    made: Float64 = step.evaluate(sources, tensors, arithmetic)
+    if isinstance(step, Softmax):
+        count, log = made.shape[1], step.op == "log_softmax"
+        size = (FUNCTION_ROUNDINGS + count) * UNIT * (log + np.abs(made))
+        if log:  # the logarithm of the sum, which torch keeps in half precision where the model is
+            size += 2 * arithmetic.precision.stored * np.log(count)
+        made = arithmetic.off(made, size)
+    elif isinstance(step, (Bag, Dot, Reduce)):
+        made = arithmetic.summed(made, _sizes(step, sources, tensors), _summands(step, sources[0].shape[1]))
+    return made
 
 
-def _gated(mlp: Mlp, step: Gated, x: Bounded, precision: Precision) -> Bounded:
-    up, gate = (_product(mlp, step, half, x, precision) for half in ("", "gate_"))
-    return store(combine("multiply", bound_formula(step.formula, gate, precision), up), precision)
-
-
-def _product(mlp: Mlp, step: Step, half: str, x: Bounded, precision: Precision) -> Bounded:
-    if isinstance(mlp.reduced.get(f"{step.prefix}.{half}weight"), Int8Matrix):
-        step_size = precision.rows * x.size.max(axis=1, keepdims=True) + SMALLEST_RANGE
-        x = Bounded(x.value, x.error + step_size)
-    return _linear(x, mlp.tensor(step, f"{half}weight"), mlp.tensor(step, f"{half}bias"), precision)
-
-
-def _linear(x: Bounded, weight: Array | None, bias: Array | None, precision: Precision) -> Bounded:
-    """A sum of n products, in any order, has an error of at most n + 1 roundings of the sum of their magnitudes."""
-    assert weight is not None
-    columns = weight.shape[1]
-    roundings = (columns + 2) * UNIT + _PRODUCT_ROUNDINGS * precision.product
-    roundings /= 1 - min(roundings, 0.5)  # gamma_n: roundings of roundings
-    value, size, carried = (np.empty((len(x.value), weight.shape[0])) for _ in range(3))
-    flushed = np.empty_like(size)
-    rows = max(1, _BLOCK // columns)
-    for start in range(0, weight.shape[0], rows):
-        block = slice(start, start + rows)
-        w = widen(weight[block]).astype(np.float64)
-        value[:, block] = x.value @ w.T
-        np.abs(w, out=w)
-        size[:, block] = x.size @ w.T
-        carried[:, block] = x.error @ w.T
-        flushed[:, block] = w.sum(axis=1) + columns
-    if bias is not None:
-        b = widen(bias).astype(np.float64)
-        value += b
-        size += np.abs(b)
-    flushed += x.size.sum(axis=1, keepdims=True)
-    error = carried + roundings * size + precision.smallest * flushed
-    # Partial sums may overflow where the whole does not. Infinity times a zero weight is NaN: `size` is not below then.
-    return store(Bounded(value, np.where(size < precision.largest, error, np.inf)), precision)
-
-
-def _norm(x: Bounded, step: Norm, precision: Precision) -> Bounded:
-    """centred / length, where length is a mean or a sum of squares. However its inputs are off, a length is off by at
-    most the length of their errors (the triangle inequality), and eps keeps it from zero."""
-    columns = x.value.shape[1]
-    roundings = (columns + 8) * UNIT
-    value, error = x.value, x.error
-    if step.kind == "layer":
-        value = value - value.mean(axis=1, keepdims=True)
-        error = error + error.mean(axis=1, keepdims=True)
-        error = error + roundings * x.size.mean(axis=1, keepdims=True) + 2 * UNIT * x.size
-    count = 1 if step.kind == "l2" else columns
-
-    def length_of(vector: Float64) -> Float64:
-        result: Float64 = np.sqrt((vector * vector).sum(axis=1, keepdims=True) / count)
-        return result
-
-    length, off = length_of(value), length_of(error)
-    most = length_of(np.abs(value) + error)
-    floor = step.eps
-    if step.kind != "l2":
-        length, floor = np.sqrt(length * length + step.eps), np.sqrt(step.eps)
-    else:
-        length = np.maximum(length, step.eps)
-    # The squares of numbers below the root of the smallest may be zero.
-    off = off + roundings * (length + most) + np.sqrt(columns * FLOAT32_SMALLEST / count)
-    least = np.maximum(length - off, floor * (1 - 8 * UNIT) if floor > 2 * FLOAT32_SMALLEST**0.5 else 0.0)
-    result = value / length
-    error = (error + np.abs(result) * off) / least
-    error = error + (8 * UNIT + _STORED_ROUNDINGS * precision.stored) * (np.abs(result) + error)
-    known = np.isfinite(x.error).all(axis=1, keepdims=True) & (least > 0)
-    # A sum of squares may overflow, also of what is not centred yet.
-    known &= np.maximum(most, length_of(x.size)) ** 2 * count < FLOAT32_LARGEST
-    return store(Bounded(result, np.where(known, error, np.inf)), precision)
-
-
-def _scale(x: Bounded, scale: Float64 | None, shift: Float64 | None, precision: Precision) -> Bounded:
-    if scale is None and shift is None:
-        return x
-    value, error, size = x.value, x.error, x.size
-    if scale is not None:
-        value, error, size = value * scale, error * np.abs(scale), size * np.abs(scale)
-    if shift is not None:
-        value, size = value + shift, size + np.abs(shift)
-    error = error + _STORED_ROUNDINGS * precision.stored * size + precision.smallest
-    known = np.isfinite(x.error) & (size < precision.largest)
-    return store(Bounded(value, np.where(known, error, np.inf)), precision)
-
-
-def _softmax(x: Bounded, precision: Precision, *, log: bool) -> Bounded:
-    """An output is largest where its own input is as high and all others are as low as they may be, and conversely."""
-    below_top = x.value.max(axis=1, keepdims=True) - x.value
-    # The subtraction of the largest, before the exponential.
-    radius = x.error + 4 * UNIT * (below_top + 2 * x.error.max(axis=1, keepdims=True))
-    low, high = x.value - radius, x.value + radius
-    most = -np.logaddexp(0.0, _log_sum_of_others(low) - high)
-    least = -np.logaddexp(0.0, _log_sum_of_others(high) - low)
-    value = log_softmax(x.value)
-    own = (FUNCTION_ROUNDINGS + x.value.shape[1]) * UNIT  # the sum of exponentials is a sum too
-    if log:
-        error = np.maximum(most - value, value - least)
-        error += own * (1 + np.abs(value) + error)
-        # The logarithm of the sum, which torch keeps in half precision where the model is.
-        error += 2 * precision.stored * (np.log(x.value.shape[1]) + np.abs(value))
-    else:
-        value, most, least = np.exp(value), np.exp(most), np.exp(least)
-        error = np.maximum(most - value, value - least)
-        error += own * (value + error)
-    known = np.isfinite(x.error).all(axis=1, keepdims=True)
-    return store(Bounded(value, np.where(known, error, np.inf), not log), precision)
-
-
-def _log_sum_of_others(x: Float64) -> Float64:
-    """The logarithm of the sum of all other exponentials in the row; -inf for the only one. The largest is left out of
-    its own sum, not subtracted from it: the rest may be too small to survive that."""
-    top = x.argmax(axis=1)[:, None]
-    highest = np.take_along_axis(x, top, 1)
-    exponentials = np.exp(x - highest)
-    others = exponentials.sum(axis=1, keepdims=True) - exponentials
-    np.put_along_axis(exponentials, top, 0.0, 1)
-    np.put_along_axis(others, top, exponentials.sum(axis=1, keepdims=True), 1)
-    result: Float64 = highest + np.log(others)
+def _sizes(step: Bag | Dot | Reduce, sources: list[Float64], tensors: Tensors) -> Float64:
+    """The sum of the magnitudes of the summands."""
+    ids = isinstance(step, Bag)
+    sizes = [source if ids and source is sources[0] else np.abs(source) for source in sources]
+    absolute = tensors._replace(table=lambda name, rows: np.abs(tensors.table(name, rows)))
+    result: Float64 = step.evaluate(sizes, absolute, Arithmetic())
     return result
 
 
-__all__ = ["PRECISIONS", "Bounded", "Precision", "forward_with_bound"]
+def _summands(step: Bag | Dot | Reduce, width: int) -> int:
+    if isinstance(step, Bag):
+        return width
+    return step.groups if isinstance(step, Reduce) and step.over == "vectors" else width // step.groups
+
+
+class _Rounding(Arithmetic):
+    """The first of the draws is exact, the others are off by what a kernel may be off. `unknown`: the rows in which one
+    may overflow, or has no number."""
+
+    def __init__(self, precision: Precision, rows: int) -> None:
+        self.precision = precision
+        self.unknown = np.zeros((_DRAWS + 1) * rows, np.bool_)
+        self._rows = rows
+        self._random = np.random.default_rng()  # no caller knows what is drawn
+
+    def off(self, values: Float64, size: Any) -> Float64:
+        """size: how far, of whatever broadcasts to the values."""
+        noise = self._random.uniform(-1.0, 1.0, values.shape)
+        # The other half lies in between, for functions that rise and fall again.
+        half = (_DRAWS // 2 + 1) * self._rows
+        noise[:half] = np.sign(noise[:half])
+        for draw, sign in enumerate((0.0, 1.0, -1.0)):
+            noise[draw * self._rows : (draw + 1) * self._rows] = sign
+        result: Float64 = values + noise * size
+        return result
+
+    def stored(self, values: Float64) -> Float64:
+        """Rounding changes no sign, and zero stays zero."""
+        self._check(values)
+        size = np.abs(values)
+        return self.off(values, self.precision.stored * size + np.minimum(self.precision.smallest, size))
+
+    def product(self, x: Float64, weight: Float64, reduced: ReducedMatrix | None) -> Float64:
+        if isinstance(reduced, Int8Matrix):
+            x = self.off(x, self.precision.rows * np.abs(x).max(axis=1, keepdims=True) + SMALLEST_RANGE)
+        return self.summed(
+            x @ weight.T, np.abs(x) @ np.abs(weight).T, x.shape[1], np.abs(x).sum(1, keepdims=True)
+        )
+
+    def summed(self, total: Float64, sizes: Float64, count: int, inputs: Any = 0.0) -> Float64:
+        """A sum of n products, in any order, is off by at most n + 1 roundings of the sum of their magnitudes."""
+        self._check(sizes)  # partial sums may overflow where the whole does not
+        roundings = (count + 2) * UNIT + _STORED_ROUNDINGS * max(
+            self.precision.product, self.precision.stored
+        )
+        roundings /= 1 - min(roundings, 0.5)  # roundings of roundings
+        return self.off(total, roundings * sizes + self.precision.smallest * (count + inputs))
+
+    def function(self, formula: Formula, x: Float64) -> Float64:
+        """Operator by operator: each result is rounded as one that is stored, as eager ones are."""
+        registers = [x]
+        for each in formula.instructions:
+            operands: list[Any] = [
+                registers[at] if at >= 0 else formula.constants[-1 - at] for at in each.operands
+            ]
+            registers.append(self.stored(self._called(each.op, operands, each.numbers)))
+        return registers[-1]
+
+    def _called(self, op: str, operands: list[Any], numbers: tuple[float, ...]) -> Float64:
+        """A kernel may round multiples of its operand on the way: log2(e) x, 2 pi n."""
+        compute = PRIMITIVES[op]
+        if op == "divide":
+            self.check_divisor(operands[1])
+        if len(operands) == 2 or op in EXACT:
+            numbers_off = UNIT * max(map(abs, numbers), default=0.0)  # they are rounded to float32
+            return (
+                self.off(compute(*operands, *numbers), numbers_off)
+                if op == "clip"
+                else compute(*operands, *numbers)
+            )
+        (x,) = operands
+        made: Float64 = compute(self.off(x, 4 * UNIT * np.abs(x)), *numbers)
+        size = np.abs(made) + (1.0 if op == "erf" else 0.0 if op == "sqrt" else np.minimum(np.abs(x), BENT))
+        rounded = self.off(made, FUNCTION_ROUNDINGS * UNIT * size)
+        return np.where(rounded * made < 0, 0.0, rounded)  # its own error changes no sign
+
+    def normalized(self, kind: str, x: Float64, eps: Any) -> Float64:
+        count, stored = x.shape[1], self.precision.stored
+        roundings = (count + 8) * UNIT
+        self._check((x * x).sum(axis=1, keepdims=True))
+        if kind == "layer":
+            size = np.abs(x)
+            mean = self.off(x.mean(axis=1, keepdims=True), roundings * size.mean(axis=1, keepdims=True))
+            x = self.off(x - mean, 2 * UNIT * size)
+        squares = (x * x).sum(axis=1, keepdims=True)
+        squares = np.maximum(self.off(squares, roundings * squares + count * 2.0**-126), 0.0)
+        length = np.maximum(np.sqrt(squares), eps) if kind == "l2" else np.sqrt(squares / count + eps)
+        return self.off(x / length, (8 * UNIT + _STORED_ROUNDINGS * stored) * np.abs(x / length))
+
+    def check_divisor(self, values: Float64 | float) -> None:
+        """One that may be zero makes the row unknown: no number of draws finds how large a quotient can be."""
+        if isinstance(values, np.ndarray):
+            exact, *drawn = values.reshape(_DRAWS + 1, self._rows, -1)
+            spread = np.abs(np.stack(drawn) - exact).max(axis=0)
+            self.unknown[: self._rows] |= ~(np.abs(exact) > _ALLOWED * spread).all(axis=1)
+
+    def _check(self, values: Float64) -> None:
+        self.unknown |= ~(np.abs(values) < self.precision.largest).all(axis=1)

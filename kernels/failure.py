@@ -22,7 +22,7 @@ def report_failure(reason: str) -> None:
             return
         _REASONS.append(reason)
         listeners = list(_LISTENERS)
-    log.critical("%s: this process cannot compute any more and must be replaced", reason)
+    log.critical("%s: this process can no longer compute and must be replaced", reason)
     for tell in listeners:
         tell()
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fused_mlp.kernels.base import Float32
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.spec import Affine, Gated, Linear, Norm, Step
+from fused_mlp.models.program.spec import Affine, Gated, Linear, Norm, Step
 
 Tensors = Mapping[str, Float32]
 # Smaller weights are no normal numbers, or soon would not be: folding could lose what they hold.
@@ -28,7 +28,12 @@ def fold(spec: MlpSpec, tensors: Tensors, fixed: Collection[str] = frozenset()) 
     folding.run()
     if not folding.changed:
         return spec, tensors
-    folded = MlpSpec(in_features=spec.in_features, steps=tuple(folding.steps.values()), outputs=spec.outputs)
+    folded = MlpSpec(
+        in_features=spec.in_features,
+        inputs=spec.inputs,
+        steps=tuple(folding.steps.values()),
+        outputs=spec.outputs,
+    )
     return folded, {**tensors, **folding.made}
 
 

@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.formula import Formula, FormulaError, parse
-from fused_mlp.models.spec import Combination, Combine, Elementwise, Gated, Linear, Step
+from fused_mlp.models.program.formula import Formula, FormulaError, parse
+from fused_mlp.models.program.spec import Combination, Combine, Compare, Elementwise, Gated, Linear, Step
+from fused_mlp.models.program.steps import Comparison
 
 _IDENTITY = parse("x")
 
 
 class Combined(NamedTuple):
-    """What an epilogue combines its product with. `swapped`: the product is the second operand."""
+    """The value that an epilogue combines its product with. `swapped`: the product is the second operand."""
 
-    op: Combination
+    op: Combination | Comparison
     other: str
     swapped: bool
 
@@ -93,7 +94,7 @@ def _grow(product: Product, step: Step) -> Product | None:
         if both is None:
             return None
         return replace(grown, function=both) if product.combined is None else replace(grown, then=both)
-    if isinstance(step, Combine) and product.combined is None:
+    if isinstance(step, (Combine, Compare)) and product.combined is None:
         swapped = step.inputs[1] == product.name
         other = step.inputs[0] if swapped else step.inputs[1]
         return replace(grown, combined=Combined(step.op, other, swapped))

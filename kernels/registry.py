@@ -14,17 +14,18 @@ from importlib import import_module
 from typing import Any, Literal
 
 from fused_mlp.kernels.backends import cpu
-from fused_mlp.kernels.base import Device, Kernel, Variant
+from fused_mlp.kernels.base import Device, Kernel
 from fused_mlp.kernels.cuda.driver_library import has_driver
 from fused_mlp.kernels.errors import KernelError, KernelRefuted, KernelUnavailable
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
-from fused_mlp.models.precision import to_precision
-from fused_mlp.models.quantization import Precision
+from fused_mlp.models.weights.precision import to_precision
+from fused_mlp.models.weights.quantization import Precision
+from fused_mlp.variant import Variant
 
 log = logging.getLogger(__name__)
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def _with_torch(module: str, name: str) -> Callable[[Mlp], str | None]:
     return lambda mlp: _torch_missing(mlp) or ask(mlp)
 
 
-_cuda_missing = _with_torch("cuda.backend", "cublas_unavailable")
+_cuda_missing = _with_torch("cuda.backend", "cuda_unavailable")
+_cublas_missing = _with_torch("cuda.backend", "cublas_unavailable")
 _triton_missing = _with_torch("cuda.backend", "triton_unavailable")
 _example_missing = _with_torch("cuda.backend", "example_unavailable")
 
@@ -69,7 +71,7 @@ _example_missing = _with_torch("cuda.backend", "example_unavailable")
 _BACKENDS: list[Backend] = [
     Backend("triton", "fused", "cuda", 100, _triton_missing, _later("cuda.backend", "build_triton")),
     Backend("cpu", "fused", "cpu", 100, cpu.unavailable, cpu.CpuKernel),
-    Backend("cublas", "fused", "cuda", 50, _cuda_missing, _later("cuda.backend", "build_cublas")),
+    Backend("cublas", "fused", "cuda", 50, _cublas_missing, _later("cuda.backend", "build_cublas")),
     Backend("torch", "fused", "cpu", 10, _torch_missing, _later("backends.torch", "TorchKernel")),
     # For those who want to read and change CUDA C++. Never the choice of auto: the others are faster.
     Backend("cuda-example", "fused", "cuda", -1, _example_missing, _later("cuda.backend", "build_example")),
@@ -130,8 +132,8 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     if variant not in ("fused", "unfused"):
         raise KernelUnavailable(f"variant: expected 'fused' or 'unfused', got {variant!r}")
     kind, index = parse_device(device)
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise KernelUnavailable(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise KernelUnavailable(f"threads: expected 1 to {MAX_THREADS}, got {threads}")
     if backend == "native":  # its name in 0.1
         warnings.warn("the backend 'native' is called 'cpu' now", DeprecationWarning, stacklevel=2)
         backend = "cpu"
@@ -228,7 +230,7 @@ def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | No
 
 def check(kernel: Kernel, mlp: Mlp) -> None:
     """Raise KernelRefuted if it computes something else than the model. On a GPU it is compared with plain layers there
-    too; those themselves, which sum as cuBLAS chooses to, are reported and serve all the same."""
+    too. Plain layers, which sum as cuBLAS chooses, serve even if they fail; the log says so."""
     info = kernel.describe()
     if info.device == "cpu":
         check_against_float64(kernel, mlp)
@@ -259,4 +261,4 @@ def default_device() -> Device:
         return "cpu"
     if importlib.util.find_spec("torch") is None:
         return "cuda"  # its backends say what is missing
-    return "cuda" if _later("cuda.backend", "cublas_unavailable")(None) is None else "cpu"
+    return "cuda" if _later("cuda.backend", "cuda_unavailable")(None) is None else "cpu"

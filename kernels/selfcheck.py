@@ -12,16 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fused_mlp.kernels.base import Float32, Kernel
-from fused_mlp.kernels.bounded import UNIT
-from fused_mlp.kernels.error_bound import PRECISIONS, forward_with_bound
-from fused_mlp.kernels.error_functions import BENT, EXACT, FUNCTION_ROUNDINGS
+from fused_mlp.kernels.error_bound import (
+    BENT,
+    EXACT,
+    FUNCTION_ROUNDINGS,
+    PRECISIONS,
+    UNIT,
+    forward_with_bound,
+)
 from fused_mlp.kernels.errors import KernelRefuted
 from fused_mlp.models import Dtype, Mlp
-from fused_mlp.models.activations import PRIMITIVES, Floats
-from fused_mlp.models.dtypes import named_dtype, widen
-from fused_mlp.models.evaluation import Arithmetic, evaluate
-from fused_mlp.models.formula import Formula
-from fused_mlp.models.quantization import Int8Matrix, ReducedMatrix, int8_product
+from fused_mlp.models.program.activations import PRIMITIVES, Floats
+from fused_mlp.models.program.evaluation import Arithmetic, evaluate
+from fused_mlp.models.program.formula import Formula
+from fused_mlp.models.program.inputs import spread_ids
+from fused_mlp.models.weights.dtypes import named_dtype, widen
+from fused_mlp.models.weights.quantization import Int8Matrix, ReducedMatrix, int8_product
 
 # Batches probed: kernels choose a strategy by rows, and each has to be right. 19 is a few full register blocks
 # and a remainder.
@@ -29,20 +35,19 @@ PROBE_ROWS = (19, 5, 1)
 # The plain layers' largest error is looked for among at least this many outputs, half of them of large rows; and, for
 # the rows that the kernel gets, with sums split into parts, which is another order of summation. Found in too few sums
 # it can be close to zero by chance: 1 of 13 000 right kernels would be refused in portable C++.
-# Before one is refused, the error is therefore looked for among many more; and with every result off by one more
-# rounding, as often as said, since a model may be so sensitive (a layer norm of nearly equal values, a quotient near a
-# pole) that its error is another one for each order of summation.
+# Before a kernel is refused, the error is therefore looked for among many more outputs, and several times with every
+# result off by one more rounding: in a sensitive model (a layer norm of nearly equal values, a quotient near a pole)
+# the error differs with the order of summation.
 BASELINE_OUTPUTS = 1024
 MANY_OUTPUTS = 16 * BASELINE_OUTPUTS
 BASELINE_PARTS = (2, 3, 4)
 OTHER_ROUNDINGS = 8
 FURTHER_ROWS = 13  # at least, that only the plain layers get
-LARGE = (
-    8.0  # large rows are that many times as large, and so are their errors: the two kinds are judged apart
-)
+# Large rows are that many times as large, and so are their errors: the two kinds are judged apart.
+LARGE = 8.0
 # How many times as large the error of plain layers on another device may be, which sums in chains of thousands.
 LONG_CHAIN = 8.0
-# Of the output itself: where the plain layers happen to be exact, a kernel that rounds once more must still pass.
+# In units of the output: where the plain layers happen to be exact, a kernel that rounds once more must still pass.
 FLOOR_ROUNDINGS = 8.0
 
 Rounding = Callable[[Floats], Floats]
@@ -55,7 +60,9 @@ def probe_input(mlp: Mlp, outputs: int = BASELINE_OUTPUTS) -> Float32:
     x = _bell_shaped(rows * mlp.spec.in_features).reshape(rows, -1).copy()
     x[1] = 0.0
     x[_large(rows)] *= LARGE
-    return _round_to(mlp.spec.dtype)(x)
+    x = _round_to(mlp.spec.dtype)(x)
+    spread_ids(mlp.spec.record, x)
+    return x
 
 
 def _large(rows: int) -> NDArray[np.bool_]:
@@ -68,7 +75,7 @@ def _large(rows: int) -> NDArray[np.bool_]:
 
 def _bell_shaped(count: int, first: int = 2) -> Float32:
     """Pseudo-random numbers of mean 0 and deviation 1, the same every time; not to be written to."""
-    return _kept_bell_shaped(count, first) if count <= _MOST_KEPT else _make_bell_shaped(count, first)
+    return _kept_bell_shaped(count, first) if count <= _MAX_KEPT else _make_bell_shaped(count, first)
 
 
 def _make_bell_shaped(count: int, first: int) -> Float32:
@@ -84,10 +91,9 @@ def _make_bell_shaped(count: int, first: int) -> Float32:
     return (sums.astype(np.float32) - 2 * 65535) * np.float32(3**0.5 / 65536)
 
 
-_MOST_KEPT = 1 << 14
-_kept_bell_shaped = lru_cache(16)(
-    _make_bell_shaped
-)  # many models of one shape are checked one after the other
+_MAX_KEPT = 1 << 14
+# Many models of one shape are checked one after the other.
+_kept_bell_shaped = lru_cache(16)(_make_bell_shaped)
 
 
 def check_against_float64(kernel: Kernel, mlp: Mlp, eager: Callable[[], Kernel] | None = None) -> None:
@@ -222,7 +228,7 @@ class _PlainLayers(Arithmetic):
         return result
 
     def _between(self, values: Floats) -> Floats:
-        """What is computed and not written to memory."""
+        """The value of an intermediate result that is not written to memory."""
         return values
 
 

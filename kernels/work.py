@@ -12,29 +12,23 @@ from functools import cached_property
 from types import MappingProxyType
 
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.quantization import Int8Matrix, Precision, Reduced, ReducedMatrix
-from fused_mlp.models.spec import Step
+from fused_mlp.models.program.spec import Step
+from fused_mlp.models.program.steps import Bag, Embedding, Weighted
+from fused_mlp.models.weights.quantization import Int8Matrix, Precision, Reduced, ReducedMatrix
 
 BYTES_PER_FLOAT = 4  # kernels compute in float32, whatever the model is stored in
 _NONE: Reduced = MappingProxyType({})
 
-# Operations per feature, each multiplication, addition, comparison, root or exponential counted as one. They are small
-# beside the products; what a function really costs depends on the instruction set.
-_PER_FEATURE = {"softmax": 4, "log_softmax": 4, "concat": 0, "slice": 0}
-_NORM = {"layer": 6, "rms": 3, "l2": 3}
-
 
 @dataclass(frozen=True)
 class StepWork:
-    """Of one step. Bytes of values are those of a step that reads and writes memory; a fused one does not."""
+    """The work of one step."""
 
     name: str
     op: str
     product_flops: int  # of matrix products, a multiplication and an addition for each weight
     other_flops: int
     weight_bytes: int  # of tensors that no step before it has
-    read_bytes: int
-    written_bytes: int
     int8_flops: int  # of product_flops, those of int8 matrices
     precision: Precision | None  # of its matrix; None if it has none
 
@@ -45,7 +39,7 @@ class StepWork:
 
 @dataclass(frozen=True)
 class Work:
-    """Of a whole program whose values stay where they are made: weights, input and outputs are all that is moved."""
+    """The work of a program whose values stay where they are made: only weights, input and outputs are moved."""
 
     steps: tuple[StepWork, ...]
     input_bytes: int
@@ -67,11 +61,6 @@ class Work:
     def weight_bytes(self) -> int:
         return sum(step.weight_bytes for step in self.steps)
 
-    @cached_property
-    def value_bytes(self) -> int:
-        """Read and written if every step goes through memory, as eager ones do."""
-        return sum(step.read_bytes + step.written_bytes for step in self.steps)
-
     def bytes_moved(self, rows: int) -> int:
         return self.weight_bytes + rows * (self.input_bytes + self.output_bytes)
 
@@ -91,20 +80,21 @@ def _work_of(spec: MlpSpec, step: Step, reduced: Reduced, counted: bool) -> Step
     width = spec.widths_by_name[step.name]
     named = {f"{step.prefix}.{name}": shape for name, shape in step.shapes(widths).items()}
     shapes = named.values()
-    products = {name: shape for name, shape in named.items() if len(shape) == 2}
+    products = {
+        name: shape for name, shape in named.items() if isinstance(step, Weighted) and len(shape) == 2
+    }
     narrow = {name: reduced[name] for name in products if name in reduced}
     weight_bytes = sum(map(_kept_bytes, narrow.values())) + BYTES_PER_FLOAT * sum(
         math.prod(shape) for name, shape in named.items() if name not in narrow
     )
-    moves = step.op != "slice"  # a slice is read where it is
+    if isinstance(step, (Embedding, Bag)):  # some rows of a table are read, not the whole of it
+        weight_bytes = 0
     return StepWork(
         name=step.name,
         op=step.op,
         product_flops=_product_flops(products.values()),
-        other_flops=width * (_per_feature(step) + sum(len(shape) == 1 for shape in shapes)),
+        other_flops=width * (step.flops_per_feature + sum(len(shape) == 1 for shape in shapes)),
         weight_bytes=0 if counted else weight_bytes,
-        read_bytes=BYTES_PER_FLOAT * sum(widths) if moves else 0,
-        written_bytes=BYTES_PER_FLOAT * width if moves else 0,
         int8_flops=_product_flops(
             matrix.shape for matrix in narrow.values() if isinstance(matrix, Int8Matrix)
         ),
@@ -125,17 +115,3 @@ def _kept_bytes(matrix: ReducedMatrix) -> int:
     if isinstance(matrix, Int8Matrix):
         return matrix.values.nbytes + matrix.scales.nbytes
     return matrix.nbytes
-
-
-def _per_feature(step: Step) -> int:
-    """Without weights and biases, which are one more each."""
-    match step.op:
-        case "linear" | "affine":
-            return 0
-        case "gated":
-            return 1 + len(step.formula.instructions)
-        case "elementwise":
-            return len(step.formula.instructions)
-        case "norm":
-            return _NORM[step.kind]
-    return _PER_FEATURE.get(step.op, 1)

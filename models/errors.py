@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import ValidationError
 
-_MOST_ERRORS = 1000
+_MAX_ERRORS = 1000
 _LONGEST_TEXT = 1000
 
 
@@ -20,7 +20,7 @@ class ModelLoadError(Exception):
         text = str(error)
         if isinstance(error, ValidationError):
             count = error.error_count()
-            if count > _MOST_ERRORS:  # pydantic would make all of them, gigabytes for a file full of nonsense
+            if count > _MAX_ERRORS:  # pydantic would make all of them, gigabytes for a file full of nonsense
                 text = f"not a model description: {count} errors"
             else:
                 first, *others = error.errors(include_url=False, include_input=False)
@@ -37,6 +37,19 @@ def _one_line(text: str) -> str:
     """Names in a file may hold anything, of any length."""
     text = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def as_load_error(error: Exception, where: object) -> ModelLoadError:
+    """Any exception raised while reading `where`, in one line, so that a bad file affects only its own version."""
+    if isinstance(error, ModelLoadError):
+        return error
+    if isinstance(error, OSError) and error.strerror:
+        return ModelLoadError(f"{where}: {error.strerror.lower()}")
+    if isinstance(error, RecursionError):
+        return ModelLoadError(f"{where}: nested too deeply")
+    if isinstance(error, MemoryError):
+        return ModelLoadError(f"{where}: does not fit into memory")
+    return ModelLoadError(f"{where}: {type(error).__name__}: {_one_line(first_line(error))}")
 
 
 def first_line(error: BaseException) -> str:

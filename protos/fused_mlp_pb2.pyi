@@ -14,6 +14,10 @@ class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FP16: _ClassVar[DataType]
     BF16: _ClassVar[DataType]
     FP64: _ClassVar[DataType]
+    INT32: _ClassVar[DataType]
+    INT64: _ClassVar[DataType]
+    BOOL: _ClassVar[DataType]
+    BYTES: _ClassVar[DataType]
 
 class Variant(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -25,24 +29,40 @@ FP32: DataType
 FP16: DataType
 BF16: DataType
 FP64: DataType
+INT32: DataType
+INT64: DataType
+BOOL: DataType
+BYTES: DataType
 VARIANT_UNSPECIFIED: Variant
 FUSED: Variant
 UNFUSED: Variant
 
 class Tensor(_message.Message):
-    __slots__ = ("shape", "dtype", "data", "values")
+    __slots__ = ("shape", "dtype", "data", "values", "integers", "strings")
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    INTEGERS_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
     shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: DataType
     data: bytes
     values: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., data: _Optional[bytes] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
+    integers: _containers.RepeatedScalarFieldContainer[int]
+    strings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., data: _Optional[bytes] = ..., values: _Optional[_Iterable[float]] = ..., integers: _Optional[_Iterable[int]] = ..., strings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NamedTensor(_message.Message):
+    __slots__ = ("name", "tensor")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    tensor: Tensor
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("model", "version", "input", "variant", "request_id", "output", "arm")
+    __slots__ = ("model", "version", "input", "variant", "request_id", "output", "arm", "inputs", "shared", "top_k", "min_score", "ids")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +70,11 @@ class PredictRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     ARM_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    MIN_SCORE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     input: Tensor
@@ -57,7 +82,12 @@ class PredictRequest(_message.Message):
     request_id: str
     output: str
     arm: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., input: _Optional[_Union[Tensor, _Mapping]] = ..., variant: _Optional[_Union[Variant, str]] = ..., request_id: _Optional[str] = ..., output: _Optional[str] = ..., arm: _Optional[str] = ...) -> None: ...
+    inputs: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    shared: _containers.RepeatedScalarFieldContainer[str]
+    top_k: int
+    min_score: float
+    ids: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., input: _Optional[_Union[Tensor, _Mapping]] = ..., variant: _Optional[_Union[Variant, str]] = ..., request_id: _Optional[str] = ..., output: _Optional[str] = ..., arm: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., shared: _Optional[_Iterable[str]] = ..., top_k: _Optional[int] = ..., min_score: _Optional[float] = ..., ids: _Optional[str] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue_ns", "compute_ns", "batch_rows")
@@ -78,7 +108,7 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class PredictResponse(_message.Message):
-    __slots__ = ("output", "model", "version", "variant", "strategy", "timings", "request_id", "error", "output_name", "squeeze", "others")
+    __slots__ = ("output", "model", "version", "variant", "strategy", "timings", "request_id", "error", "output_name", "squeeze", "others", "positions", "ids")
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +120,8 @@ class PredictResponse(_message.Message):
     OUTPUT_NAME_FIELD_NUMBER: _ClassVar[int]
     SQUEEZE_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
     output: Tensor
     model: str
     version: int
@@ -101,7 +133,9 @@ class PredictResponse(_message.Message):
     output_name: str
     squeeze: bool
     others: _containers.RepeatedCompositeFieldContainer[HeadOutput]
-    def __init__(self, output: _Optional[_Union[Tensor, _Mapping]] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., variant: _Optional[_Union[Variant, str]] = ..., strategy: _Optional[str] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., request_id: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., output_name: _Optional[str] = ..., squeeze: _Optional[bool] = ..., others: _Optional[_Iterable[_Union[HeadOutput, _Mapping]]] = ...) -> None: ...
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, output: _Optional[_Union[Tensor, _Mapping]] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., variant: _Optional[_Union[Variant, str]] = ..., strategy: _Optional[str] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., request_id: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., output_name: _Optional[str] = ..., squeeze: _Optional[bool] = ..., others: _Optional[_Iterable[_Union[HeadOutput, _Mapping]]] = ..., positions: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class HeadOutput(_message.Message):
     __slots__ = ("name", "output", "squeeze")
@@ -159,6 +193,28 @@ class Output(_message.Message):
     squeeze: bool
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., width: _Optional[int] = ..., squeeze: _Optional[bool] = ...) -> None: ...
 
+class Input(_message.Message):
+    __slots__ = ("name", "kind", "datatype", "shape", "ragged", "tables", "vocabulary", "unknown", "example")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DATATYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    RAGGED_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    datatype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    ragged: bool
+    tables: _containers.RepeatedScalarFieldContainer[int]
+    vocabulary: int
+    unknown: bool
+    example: Tensor
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., datatype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., ragged: _Optional[bool] = ..., tables: _Optional[_Iterable[int]] = ..., vocabulary: _Optional[int] = ..., unknown: _Optional[bool] = ..., example: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
 class Step(_message.Message):
     __slots__ = ("name", "op", "inputs", "width", "detail", "weights")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -194,7 +250,7 @@ class PrecisionError(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., calibrated: _Optional[bool] = ..., largest: _Optional[float] = ..., mean: _Optional[float] = ..., cosine: _Optional[float] = ..., top1: _Optional[float] = ..., kept: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ModelVersion(_message.Message):
-    __slots__ = ("version", "state", "reason", "in_features", "out_features", "layers", "output_activation", "dtype", "parameters", "labels", "description", "kernels", "example", "variant", "outputs", "input_shape", "summary", "steps", "precision", "precision_error", "memory_bytes")
+    __slots__ = ("version", "state", "reason", "in_features", "out_features", "layers", "output_activation", "dtype", "parameters", "labels", "description", "kernels", "example", "variant", "outputs", "input_shape", "summary", "steps", "precision", "precision_error", "memory_bytes", "inputs")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +272,7 @@ class ModelVersion(_message.Message):
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     PRECISION_ERROR_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
     version: int
     state: str
     reason: str
@@ -237,7 +294,8 @@ class ModelVersion(_message.Message):
     precision: str
     precision_error: PrecisionError
     memory_bytes: int
-    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., in_features: _Optional[int] = ..., out_features: _Optional[int] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., output_activation: _Optional[str] = ..., dtype: _Optional[str] = ..., parameters: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., example: _Optional[_Iterable[float]] = ..., variant: _Optional[_Union[Variant, str]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., input_shape: _Optional[_Iterable[int]] = ..., summary: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., precision: _Optional[str] = ..., precision_error: _Optional[_Union[PrecisionError, _Mapping]] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    inputs: _containers.RepeatedCompositeFieldContainer[Input]
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., in_features: _Optional[int] = ..., out_features: _Optional[int] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., output_activation: _Optional[str] = ..., dtype: _Optional[str] = ..., parameters: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., example: _Optional[_Iterable[float]] = ..., variant: _Optional[_Union[Variant, str]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., input_shape: _Optional[_Iterable[int]] = ..., summary: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., precision: _Optional[str] = ..., precision_error: _Optional[_Union[PrecisionError, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("name", "default_version", "versions")

@@ -4,7 +4,7 @@ holding the GIL. Deadlines refer to the engine's clock (`Engine.now()`, by defau
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,22 @@ from typing_extensions import Buffer, CapsuleType
 
 DURATION_BOUNDS_NS: tuple[int, ...]
 """Upper bounds of the duration histograms; one more bucket, +Inf, follows."""
+LATENCY_BOUNDS_NS: tuple[int, ...]
+"""Upper bounds, exclusive, of Lane.latencies; one more bucket follows."""
 ROW_BOUNDS: tuple[int, ...]
 DIFFERENCE_BOUNDS: tuple[float, ...]
 
 def record_metrics(on: bool) -> None:
     """Switch the recording of metrics on (the default) or off for the whole process."""
+
+def release_free_memory() -> None:
+    """Return memory that was freed to the system."""
+
+def keep_little_free_memory() -> None:
+    """Have the allocator return large parts of it at once, for the whole process."""
+
+def allocated_bytes() -> int:
+    """Bytes in use of the memory that the allocator keeps; 0: it does not say."""
 
 def lower_thread_priority() -> None:
     """Of the calling thread, for good: it runs when others leave it time. Threads that it starts have the same."""
@@ -81,6 +92,9 @@ class RequestSnapshot:
         """Requests by gRPC code, without the codes that never occurred."""
     @property
     def duration(self) -> HistogramSnapshot: ...
+    @property
+    def failed_ns(self) -> int:
+        """The part of `duration` with a code other than OK."""
 
 class LaneSnapshot:
     @property
@@ -106,7 +120,13 @@ class LaneSnapshot:
     @property
     def rows(self) -> int: ...
     @property
+    def wasted_rows(self) -> int: ...
+    @property
     def kernel_errors(self) -> int: ...
+    @property
+    def wasted_ns(self) -> int: ...
+    @property
+    def queued_long(self) -> int: ...
     @property
     def in_flight(self) -> int: ...
 
@@ -218,8 +238,6 @@ class Lane:
         """The share of its model, all its lanes together, relative to other models that have work."""
     @weight.setter
     def weight(self, weight: float) -> None: ...
-    def estimate_ns(self, rows: int) -> int:
-        """How long a batch of so many rows takes, by measurement at load and batches since."""
     def record(self, grpc_code: int, duration_ns: int) -> None:
         """Count one finished request."""
     def add_exemplars(self, trace: TraceContext, duration_ns: int, queue_ns: int, compute_ns: int) -> None:
@@ -238,6 +256,9 @@ class Lane:
     @property
     def queued_rows(self) -> int:
         """Rows that wait."""
+    def latencies(self) -> list[int]:
+        """Answered requests by duration, since the first call: bucket i holds those from LATENCY_BOUNDS_NS[i - 1] up to
+        LATENCY_BOUNDS_NS[i], at a resolution of 1/32."""
     def snapshot(self) -> LaneSnapshot: ...
 
 class Verdict(enum.Enum):
@@ -263,14 +284,14 @@ class Shadow:
     @property
     def tolerance(self) -> float: ...
     def record(self, verdict: Verdict) -> bool:
-        """Count a verdict. True for the first of its kind since arm()."""
-    def arm(self) -> None: ...
+        """Count a verdict. True for the first of its kind since restart()."""
+    def restart(self) -> None: ...
     @property
-    def armed(self) -> int:
-        """How many times arm() was called."""
+    def epoch(self) -> int:
+        """How many times restart() was called."""
     def snapshot(self) -> ShadowSnapshot: ...
 
-# (shadow, its `armed` when the batch was answered, largest absolute difference, largest relative difference,
+# (shadow, its `epoch` when the batch was answered, largest absolute difference, largest relative difference,
 # (x, fused's outputs, unfused's outputs)): the last are float32, of the first few rows that differ.
 OnDispute = Callable[[Shadow, int, float, float, tuple[bytes, bytes, bytes]], object]
 
@@ -286,6 +307,7 @@ class Engine:
         max_batch_rows: int = 64,
         max_wait_us: int = 0,
         queue_rows: int = 4096,
+        target_queue_ms: int = 0,
         one_core: bool = False,
         model: str = "",
         metrics: LaneMetrics | None = None,
@@ -323,6 +345,7 @@ class Engine:
         token: object,
         queue: CompletionQueue,
         trace_id: int = 0,
+        caller: Caller | None = None,
     ) -> Ticket:
         """Queue validated rows; the result arrives in `queue` with `token`. `deadline_ns` 0: none. Raises Refused
         (overloaded, deadline_expired, deadline_too_near, shutting_down); then no result arrives."""
@@ -355,6 +378,61 @@ class Variant(enum.Enum):
     fused = 1
     unfused = 2
 
+class InputKind(enum.Enum):
+    """What an input takes."""
+
+    floats = ...
+    whole = ...
+    strings = ...
+
+class RuleOp(enum.Enum):
+    """What a rule does to whole numbers."""
+
+    add = ...
+    divide = ...
+    modulo = ...
+    remainder = ...
+    clip = ...
+    replace = ...
+    multiply = ...
+
+class Vocabulary:
+    """The words, or numbers, that an input knows, by their places. `unknown`: the place of all others; -1: they are
+    refused."""
+
+    def __init__(self, known: Sequence[str | int], unknown: int = -1) -> None: ...
+
+class InputField:
+    """One reading of an input. `size`: of the table that its ids pick from; 0: floats. `positions`: of the values that
+    it reads; none: all."""
+
+    def __init__(
+        self, size: int, rules: Sequence[tuple[RuleOp, Sequence[int]]], positions: Sequence[int] = ()
+    ) -> None: ...
+
+class NamedInput:
+    """What callers send under a name: models/program/inputs.py."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: InputKind,
+        shape: Sequence[int],
+        ragged: bool,
+        vocabulary: Vocabulary | None,
+        fields: Sequence[InputField],
+    ) -> None: ...
+
+class InputLayout:
+    """The named inputs of a model, and the records that they become."""
+
+    def __init__(self, inputs: Sequence[NamedInput]) -> None: ...
+    @property
+    def words(self) -> int:
+        """Of a record."""
+    def refused(self) -> list[tuple[str, int]]:
+        """By input, the requests that were refused for an id or a word of it."""
+
 class RouteEntry:
     """One version of one model, and the lanes that serve it. `split`: the share of requests without a variant that
     go to the other variant. `withdrawn`: unfused answers all requests, because fused gave wrong results.
@@ -362,7 +440,7 @@ class RouteEntry:
     row, as the model itself takes it; none: [in_features]. `on_demand`: not loaded; requests for it are refused as
     not_loaded, which a front takes for "have it loaded and ask again". `no_room`: others fill the memory; requests for
     it are refused, but no other version takes its place as the default. `unserved`: of the model,
-    see Router.record_unserved."""
+    see Router.record_unserved. `layout`: of named inputs; none: one tensor of floats."""
 
     def __init__(
         self,
@@ -385,6 +463,7 @@ class RouteEntry:
         outputs: Sequence[tuple[str, int, bool]] = (),
         input_shape: Sequence[int] = (),
         unserved: RequestMetrics | None = None,
+        layout: InputLayout | None = None,
     ) -> None: ...
 
 class RoutePlan:
@@ -417,6 +496,90 @@ class Route:
     def out_features(self) -> int: ...
     @property
     def max_request_rows(self) -> int: ...
+
+class Action(enum.Enum):
+    """What a caller may do."""
+
+    predict = ...
+    describe = ...
+    admin = ...
+    metrics = ...
+
+class CallerRules:
+    def __init__(
+        self,
+        *,
+        name: str,
+        actions: Sequence[Action],
+        models: Sequence[str],
+        expires_s: int = 0,
+        requests_per_s: float = 0.0,
+        rows_per_s: float = 0.0,
+        max_in_flight: int = 0,
+        weight: float = 1.0,
+        digest: bytes = b"",
+        certificates: Sequence[str] = (),
+        subjects: Sequence[str] = (),
+    ) -> None:
+        """`models` and `subjects` are patterns with * and ?; `digest`: SHA-256 of the key; limits of 0: none."""
+
+class CallerUsage(TypedDict):
+    requests: int
+    rows: int
+    refused: dict[str, int]
+
+class Caller:
+    """One caller that the server knows."""
+
+    @property
+    def name(self) -> str: ...
+    def allows(self, action: Action, model: str = "") -> bool:
+        """Without a model: for all models."""
+    def admit(self, rows: int) -> None:
+        """Take a request off the quotas, and count it. Raises Refused."""
+    def release(self) -> None:
+        """A request that was admitted has ended."""
+    def count_denied(self) -> None: ...
+    def usage(self) -> CallerUsage: ...
+
+class Identity:
+    """Whose call it is; without a caller, `code` and `text` say why not."""
+
+    @property
+    def caller(self) -> Caller | None: ...
+    @property
+    def code(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def retry_after_ms(self) -> int: ...
+
+class Callers:
+    """All callers that the server knows."""
+
+    def __init__(self) -> None: ...
+    def publish(
+        self,
+        rules: Sequence[CallerRules],
+        proxies: Sequence[tuple[bytes, int]],
+        proxy_names: Sequence[str],
+    ) -> None:
+        """Replace all of them in one step. What callers have used is kept, by name."""
+    def identify(
+        self,
+        *,
+        key: str | None,
+        subject: str | None,
+        certificate_names: Sequence[str],
+        peer_address: str,
+    ) -> Identity: ...
+    def all(self) -> list[Caller]: ...
+
+class AllowedHosts:
+    """Which Host headers a port answers to."""
+
+    def __init__(self, names: Sequence[str]) -> None: ...
+    def allows(self, host: str) -> bool: ...
 
 class Router:
     """Maps the arms of models to lanes, and requests to arms."""
@@ -473,6 +636,10 @@ class PredictInput:
     def outputs(self) -> list[str]:
         """The outputs that it names."""
     @property
+    def inputs(self) -> list[str]:
+        """The tensors that it names, unless it has one of floats called `input`: then shape, dtype and data are its
+        own."""
+    @property
     def all_outputs(self) -> bool:
         """It asks for all of them; otherwise no name means the first."""
     @property
@@ -487,7 +654,8 @@ class PredictInput:
     def typed(self) -> bool:
         """They came in a repeated field of numbers, not as raw bytes."""
     def check_rows(self, route: Route) -> int:
-        """The rows. Raises Refused when shape, dtype and bytes do not fit each other or the model."""
+        """The rows. Raises Refused when shapes, dtypes and bytes do not fit each other or the model. Named inputs
+        become records, which `data` holds from then on."""
 
 class Codec:
     """Reads and writes the messages of one prediction RPC."""
@@ -605,7 +773,7 @@ class RequestSpan:
 def sampling() -> bool: ...
 def start_sampling(ratio: float, parents_decide: bool, capacity: int) -> None: ...
 def stop_sampling() -> None: ...
-def sample_request(caller: TraceContext, rpc: str, start_ns: int) -> RequestSpan | None: ...
+def sample_request(caller: TraceContext, rpc: str, start_ns: int, address: int = 0) -> RequestSpan | None: ...
 def take_request_spans() -> list[RequestSpan]:
     """Those that ended since the last call."""
 

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from typing import TypedDict
 
-from fused_mlp.service._engine import Engine, Router
+from fused_mlp.service._engine import AllowedHosts, Callers, Engine, Router
 
 class Limits:
     """What one peer, and all together, may hold and do. Times in seconds, 0 for none."""
@@ -14,7 +14,6 @@ class Limits:
     max_message_bytes: int
     max_header_bytes: int
     max_concurrent_streams: int
-    max_stream_messages: int
     max_output_bytes: int
     max_control_calls: int
     max_connections: int
@@ -70,6 +69,9 @@ class CallEvent:
     def certificate_names(self) -> list[str]:
         """Of the peer's verified certificate: CN:..., DNS:..., URI:..."""
     @property
+    def peer_address(self) -> str:
+        """Of `start`: 127.0.0.1:4711 or [::1]:4711."""
+    @property
     def body(self) -> bytes: ...
 
 class FrontStats(TypedDict):
@@ -106,8 +108,8 @@ class FrontServer:
         *,
         engine: Engine | None = None,
         router: Router | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        listener: int = -1,
+        rest_listener: int = -1,
         loops: int = 1,
         limits: Limits = ...,
         rpcs: Sequence[tuple[str, bool]] = (),
@@ -115,19 +117,16 @@ class FrontServer:
         key: str = "",
         client_ca: str = "",
         crl: str = "",
-        purpose: str = "gRPC",
-        setting: str = "FUSED_MLP_GRPC_PORT",
-        rest_port: int = -1,
         cors_origins: Sequence[str] = (),
+        callers: Callers | None = None,
+        hosts: AllowedHosts = ...,
     ) -> None:
-        """Binds; rest_port -1: none. `rpcs`: what Python answers, as (path, whether callers stream). `purpose` and
-        `setting` are for the text of a port that is taken. Raises RuntimeError."""
-    @property
-    def port(self) -> int: ...
-    @property
-    def rest_port(self) -> int:
-        """0: there is none."""
+        """`listener`, `rest_listener`: descriptors of bound, non-blocking sockets, which it owns unless it raises; -1:
+        none. `rpcs`: what Python answers, as (path, whether callers stream). `callers`: None where every caller may
+        predict. Raises RuntimeError."""
     def start(self) -> None: ...
+    def listen(self) -> None:
+        """Accept connections, which are refused until then. Raises RuntimeError."""
     def begin_drain(self) -> None:
         """Stop accepting, say GOAWAY; calls that have begun go on."""
     def wait_drained(self, timeout_s: float) -> bool:
@@ -135,15 +134,15 @@ class FrontServer:
     def stop(self) -> None: ...
     def reload_tls(self) -> None:
         """Read the TLS files again, for new connections. Raises RuntimeError, and keeps what it had."""
-    def allow_messages(self, most_bytes: int) -> None:
+    def allow_messages(self, max_bytes: int) -> None:
         """Of this size at least, from now on."""
     def stats(self) -> FrontStats: ...
     def fileno(self) -> int:
         """Readable when drain() has something."""
     def drain(self, most: int = ...) -> list[CallEvent]:
         """Up to `most`, of each connection in turn."""
-    def publish_health(self, answers: Sequence[tuple[str, int, Sequence[tuple[str, str]]]]) -> None:
-        """What Health/Check answers from now on: name, status, trailers."""
+    def publish_health(self, answers: Sequence[tuple[str, int, Sequence[tuple[str, str]], bool]]) -> None:
+        """What Health/Check answers from now on: name, status, trailers, whether it is the name of a model."""
     def retry_waiting(self) -> None:
         """Look again for models that requests wait for: the routes have changed."""
     def send(self, call: int, message: bytes) -> None:

@@ -33,7 +33,7 @@ class Code(enum.IntEnum):
     UNAUTHENTICATED = 16
 
 
-# What the caller alone is to blame for. A deadline that passed is not: a slow server makes callers give up.
+# Failures for which only the caller is to blame. DEADLINE_EXCEEDED is not one: a slow server makes callers give up.
 CALLERS_OWN = frozenset(
     (
         Code.OK,
@@ -65,7 +65,7 @@ class ModelNotFound(ServiceError):
 
 
 class UnknownPath(ServiceError):
-    """Of the REST port."""
+    """The REST port has no such path."""
 
 
 class NotReady(ServiceError):
@@ -111,7 +111,7 @@ CODES: dict[type[ServiceError], Code] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a caller is sent: gRPC code, text, trailing metadata."""
+    """An error as the caller gets it: gRPC code, text, trailing metadata."""
 
     code: Code
     text: str

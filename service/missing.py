@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to install when an import fails: an extra of this package, or a shared library."""
+"""Names the package to install when an import fails: an extra of this one, or a shared library."""
 
 from __future__ import annotations
 

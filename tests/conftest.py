@@ -5,35 +5,74 @@ from __future__ import annotations
 
 import concurrent.futures.thread
 import faulthandler
+import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import hypothesis  # noqa: F401 - its plugin imports it at the end, which warns after the gc.freeze() of a service
 import numpy as np
 import pytest
 
 from fused_mlp.service.client import Client
-from tests.conformance.certificates import Certificates
+from tests.support.certificates import Certificates
 from tests.support.server import Server
 
+TESTS = Path(__file__).parent
+# Their tests start processes: servers, clusters of them, clients of other languages. So do modules that import Server.
+PROCESSES = (
+    "attack", "cluster", "conformance", "deploy", "docs", "e2e", "examples", "kserve", "packaging", "ray",
+    "service/local",
+)  # fmt: skip
+MAX_QUARANTINED = 5
 
-@pytest.fixture(scope="session", params=["python", "native"])
-def front(request: pytest.FixtureRequest) -> str:
-    """Every test that asks for a server runs over both fronts."""
-    from fused_mlp.service.fronts.selection import native_front_problem
 
-    if request.param == "native" and (problem := native_front_problem()):
-        pytest.skip(problem)
-    return request.param
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    quarantined = set()
+    for item in items:
+        place = item.path.relative_to(TESTS).as_posix()
+        if place.startswith(PROCESSES) or hasattr(item.getparent(pytest.Module).obj, "Server"):
+            item.add_marker("process")
+        if place.startswith("attack/"):
+            item.add_marker("timing")
+        if not (item.get_closest_marker("process") or item.get_closest_marker("timing")):
+            item.add_marker("unit")
+        if (mark := item.get_closest_marker("quarantined")) is not None:
+            reason, date = mark.args
+            quarantined.add(item.nodeid.partition("[")[0])
+            if "quarantined" not in config.option.markexpr:
+                item.add_marker(pytest.mark.skip(reason=f"quarantined since {date}: {reason}"))
+    if len(quarantined) > MAX_QUARANTINED:
+        raise pytest.UsageError(f"{len(quarantined)} tests are quarantined, at most {MAX_QUARANTINED} may be")
+    # Long modules first, so that the workers of pytest-xdist end at the same time.
+    items.sort(key=lambda item: item.get_closest_marker("unit") is not None)
 
 
 @pytest.fixture(scope="session")
-def server(front: str) -> Iterator[Server]:
+def front(request: pytest.FixtureRequest) -> str:
+    """The native front; the tests that are marked `both_fronts` run over each (tests/support/fronts.py)."""
+    from fused_mlp.service.fronts.selection import native_front_problem
+
+    asked: str = getattr(request, "param", "native")
+    if asked == "native" and (problem := native_front_problem()):
+        pytest.skip(problem)
+    return asked
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[str], Server]]:
+    """One server for each front, started when a test first asks for it."""
+    with ExitStack() as stack:
+        yield functools.cache(lambda front: stack.enter_context(Server(front=front, allow_override=1)))
+
+
+@pytest.fixture(scope="session")
+def server(front: str, servers: Callable[[str], Server]) -> Server:
     """One server for all tests that leave it as they found it."""
-    with Server(front=front, allow_override=1) as running:
-        yield running
+    return servers(front)
 
 
 @pytest.fixture(scope="session")
@@ -53,19 +92,23 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def pytest_unconfigure() -> None:
-    """A thread that a test forgot would keep the process from ending, without a word and for ever. Workers of pools are
-    told to end first, as the interpreter does: a library may keep an idle one."""
+@pytest.fixture(scope="session", autouse=True)
+def _no_test_leaves_a_thread() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    # Workers of pools are told to end first, as the interpreter does: a library may keep an idle one.
     pools = threading.Thread(target=concurrent.futures.thread._python_exit, daemon=True)
     pools.start()
     pools.join(10)
-    forgotten = [
-        thread.name
-        for thread in threading.enumerate()
-        if not thread.daemon and thread is not threading.current_thread()
-    ]
-    if forgotten:
-        print(f"threads that no test ended: {', '.join(forgotten)}", file=sys.stderr)
-        faulthandler.dump_traceback(sys.stderr)
-        sys.stderr.flush()
+    left = [each.name for each in set(threading.enumerate()) - before if not each.daemon]
+    if left:
+        faulthandler.dump_traceback(sys.__stderr__)
+    assert left == [], "threads that no test ended"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A thread that a test left would keep the process from ending; xdist ends its workers itself."""
+    left = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    if left and not hasattr(config, "workerinput"):
+        sys.stdout.flush()
         os._exit(1)

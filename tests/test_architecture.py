@@ -31,7 +31,7 @@ ONLY_IN = {
         "service/fronts/python/server.py",
         "service/client/*.py",
     ),
-    "prometheus_client": ("service/observe/metrics.py",),
+    "prometheus_client": ("service/observe/scrape/metrics.py",),
     "opentelemetry": (
         "service/observe/otel/protocols.py",
         "service/observe/otel/spans.py",
@@ -45,7 +45,7 @@ ONLY_IN = {
     ),
     "onnx": ("models/importers/onnx/*.py",),
     "sklearn": ("models/demo/train_digits.py",),
-    "safetensors": ("models/version_directory.py", "models/safetensors_file.py"),
+    "safetensors": ("models/repository/version_directory.py", "models/weights/safetensors_file.py"),
     "torch": (
         "models/importers/checkpoints/pickles.py",
         "models/importers/from_torch.py",
@@ -60,7 +60,12 @@ ONLY_IN = {
         "kernels/nn/*.py",
         "kernels/profile/*.py",
     ),
-    "pydantic": ("models/*.py", "service/settings/*.py"),
+    "pydantic": (
+        "models/*.py",
+        "service/settings/*.py",
+        "service/policy/*.py",
+        "service/access/key_file.py",
+    ),
     "typer": ("service/cli/*.py",),
     "ray": ("service/ray/*.py",),
 }
@@ -159,10 +164,17 @@ def test_only_fused_mlp_is_imported_anywhere():
     assert found == []
 
 
+# Works on the catalog, which works on the rest of its room.
+UPPER_FLOORS = ("policy.rollout",)
+
+
 def room(module: str) -> str:
     """Of service/: a folder, or a module that lies beside the folders."""
     parts = module.split(".")
-    return parts[2] if parts[:2] == ["fused_mlp", "service"] and len(parts) > 2 else ""
+    if parts[:2] != ["fused_mlp", "service"] or len(parts) < 3:
+        return ""
+    floor = ".".join(parts[2:4])
+    return floor if floor in UPPER_FLOORS else parts[2]
 
 
 def circles(used: dict[str, set[str]]) -> list[str]:
@@ -228,6 +240,7 @@ def test_third_party_imports_are_declared_dependencies():
         "grpc": "grpcio",
         "sklearn": "scikit-learn",
         "opentelemetry": "opentelemetry-sdk",
+        "pydantic_core": "pydantic",  # which brings it, in the version that it needs
     }
 
     def declared(extras: tuple[str, ...]) -> set[str]:
@@ -264,12 +277,12 @@ def test_third_party_imports_are_declared_dependencies():
         ("service/fronts/python/server.py", "import prometheus_client", "prometheus_client belongs into"),
         ("kernels/backends/cpu.py", "if True:\n    import triton.language as tl", "triton belongs into"),
         ("kernels/cuda/planning/x.py", "import torch", "torch belongs into"),
-        ("models/weights.py", "import torch", "torch belongs into"),
+        ("models/weights/mlp.py", "import torch", "torch belongs into"),
         ("kernels/base.py", "def f():\n    from torch import nn", "torch belongs into"),
         ("kernels/backends/cpu.py", "if TYPE_CHECKING:\n    import grpc", "grpc belongs into"),
         ("service/x.py", "from tests.support.puppet import Puppet", "must not know tests"),
         ("service/x.py", "import kernels", "say fused_mlp.kernels"),
-        ("kernels/x.py", "def f():\n    from models.spec import MlpSpec", "say fused_mlp.models"),
+        ("kernels/x.py", "def f():\n    from models.program.spec import MlpSpec", "say fused_mlp.models"),
     ],
 )
 def test_a_violation_would_be_found(path, source, text):
@@ -285,7 +298,7 @@ def test_a_violation_would_be_found(path, source, text):
         ("service/client/sync.py", "import grpc"),
         ("models/x.py", "import numpy"),
         ("models/importers/from_torch.py", "import torch"),
-        ("models/weights.py", "if TYPE_CHECKING:\n    from torch import nn"),
+        ("models/weights/mlp.py", "if TYPE_CHECKING:\n    from torch import nn"),
     ],
 )
 def test_what_is_allowed_passes(path, source):

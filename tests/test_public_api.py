@@ -13,7 +13,7 @@ import fused_mlp
 PUBLIC = {
     "AsyncClient", "Client", "FusedMLP", "KernelError", "KernelInputError", "KernelRefuted", "KernelUnavailable", "Mlp",
     "MlpSpec", "ModelLoadError", "PredictError", "RetryPolicy", "Tls", "__version__", "compile", "from_onnx",
-    "from_safetensors", "from_state_dict", "from_torch", "fuse_mlps", "load", "save", "serve",
+    "from_safetensors", "from_state_dict", "from_torch", "fuse_mlps", "load", "save", "serve", "split",
 }  # fmt: skip
 HEAVY = ("torch", "grpc", "numpy", "pydantic", "onnx", "triton")
 
@@ -81,11 +81,6 @@ SERVE = "pip install 'fused-mlp[serve]'"
         ("torch", "fused_mlp.FusedMLP", f"fused_mlp.FusedMLP needs torch: {TORCH}"),
         ("torch", "fused_mlp.fuse_mlps", f"fused_mlp.fuse_mlps needs torch: {TORCH}"),
         ("torch", LOAD + "mlp.to_torch()", f"Mlp.to_torch needs torch: {TORCH}"),
-        (
-            "torch",
-            "fused_mlp.from_state_dict('x.pt', activation='relu')",
-            f"x.pt: reading it needs torch: {TORCH}",
-        ),
         (
             "torch",
             LOAD + "fused_mlp.compile(mlp, variant='unfused')",

@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent.parent / "results" / "cuda.json"
 ROWS = (1, 16, 64, 256, 1024)
 QUICK_ROWS = (1, 256)
 DTYPES: tuple[Dtype, ...] = ("float32", "float16", "bfloat16")
-# What large batches of a transformer's block look like: launches no longer count, the products do.
+# Large batches of a transformer block: the products take the time, not the launches.
 LARGE = ("GeGLU 768-3072-768", "bfloat16", 8192)
 
 

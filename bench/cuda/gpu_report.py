@@ -23,7 +23,7 @@ from fused_mlp.kernels.profile.machine import describe_machine
 
 REPORT = Path(__file__).parents[2] / "build" / "gpu-report.json"
 PACKAGES = ("fused-mlp", "torch", "triton", "numpy")
-# What decides about speed besides the name.
+# The name, and properties that decide the speed.
 FIELDS = (
     "name,driver_version,memory.total,power.limit,clocks.max.sm,pcie.link.gen.current,pcie.link.width.current"
 )
@@ -44,7 +44,7 @@ def describe_gpu() -> dict[str, object]:
 
 
 def describe_run(command: str) -> dict[str, object]:
-    """What every result comes with."""
+    """The provenance of a result."""
     versions = {name: _version(name) for name in PACKAGES}
     return {
         "machine": describe_machine(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch on a GPU costs the host, apart from the GPU: the native launcher on a driver that does nothing, and the
+"""The host's cost of a batch on a GPU, apart from the GPU: the native launcher on a driver that does nothing, and the
 Python launcher on a runtime that does nothing, side by side. Needs no GPU. Run as `python -m bench.cuda.launcher`.
 The native one as the engine calls it, in C++ through the C interface: rows are gathered into page-locked memory and
 answers read from there, both included. What a GPU's copy engines do is in neither."""

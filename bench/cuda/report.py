@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the GPU benchmark found, for people: a table on the terminal, one for the README, and a few lines that
+"""The report of the GPU benchmark: a table on the terminal, one for the README, and a few lines that
 say where fusion wins and where it does not."""
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 _COMMAND_LENGTH = 90
-# What says where the files of one run went, and nothing about what was measured.
+# Options that name the files of a run and do not change the measurement.
 _OUTPUT_OPTIONS = re.compile(r" (--output|--plot|--add-to) \S+| --resume| --report| --markdown")
 
 

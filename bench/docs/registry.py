@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,15 @@ Result = dict[str, Any]
 
 
 class Results:
-    """The result files of a folder, each read once."""
+    """The result files of a folder, each read once. `fresh`: results by name that are in no file yet."""
 
-    def __init__(self, folder: Path = RESULTS) -> None:
+    def __init__(self, folder: Path = RESULTS, fresh: Mapping[str, Result] | None = None) -> None:
         self.folder = folder
+        self._fresh = fresh or {}
         self._read = cache(self._read_file)
 
     def __getitem__(self, name: str) -> Result:
-        return self._read(name)
+        return self._fresh[name] if name in self._fresh else self._read(name)
 
     def __contains__(self, name: str) -> bool:
         return (self.folder / f"{name}.json").exists()

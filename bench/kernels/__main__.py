@@ -14,8 +14,6 @@ import json
 import math
 import os
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.kernels.engines import ENGINES, FLOAT_ENGINES, PACKAGES, PRECISION_ENGINES
 from bench.kernels.neighbour import neighbour
 from bench.kernels.precision_report import precision_summary, precision_table
+from bench.kernels.process import Worker
 from bench.kernels.report import BESIDE_US, beside_summary, show, summary
 from bench.kernels.shapes import (
     ALL,
@@ -57,39 +56,6 @@ REDUCED_AGREEMENT = 0.15
 TABLE_WIDTH = 170  # a table cut off at 80 columns says nothing
 
 
-class Worker:
-    """One engine's process."""
-
-    def __init__(self, engine: str, threads: int) -> None:
-        self.engine = engine
-        # Inductor and OpenMP take the thread count from the environment, before they are imported.
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.kernels.worker", engine, str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if not os.environ.get("BENCH_VERBOSE") else None,
-            text=True,
-            env=environment,
-        )
-
-    def ask(self, **command: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        reply = self._process.stdout.readline()
-        if not reply:
-            log = self._process.stderr.read() if self._process.stderr else "(see above)"
-            raise SystemExit(f"{self.engine} ended while asked to {command}:\n{log[-2000:]}")
-        return json.loads(reply)
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-
 def measure_shape(
     realtime: bool,
     shape: str,
@@ -106,7 +72,7 @@ def measure_shape(
     for worker in workers:
         progress(f"{worker.engine} loads {shape}", 0)
         worker.ask(do="load", shape=shape)
-    # What norms and additions cost: the same products without them, in one more process of the fused kernel.
+    # The cost of norms and additions: times the same products without them, in one more process of the fused kernel.
     plain = Worker("fused", threads) if shape in WITHOUT_NORMS and not burst_s else None
     if plain is not None:
         plain.ask(do="load", shape=WITHOUT_NORMS[shape])
@@ -153,8 +119,6 @@ def measure_shape(
                 "batch": batch,
                 "best_us": {name: value * 1e6 for name, value in best.items()},
                 "median_us": {name: statistics.median(m) * 1e6 for name, m in medians.items()},
-                "peak_gflops": flops / 1e9,
-                "read_gb_per_s": weights / read_s / 1e9,
                 "limit_us": max(compute_s, read_s) * 1e6,
                 "limited_by": "compute" if compute_s > read_s else "reading weights",
             }
@@ -163,7 +127,6 @@ def measure_shape(
             cells[-1]["without_norms_us"] = plain_s * 1e6
         if int8:
             cells[-1]["peak_int8_gops"] = int8_ops / 1e9
-            cells[-1]["int8_read_gb_per_s"] = weights / 4 / int8_read_s / 1e9
             compute_s = 2.0 * multiply_adds(shape) * batch / int8_ops
             cells[-1]["int8_limit_us"] = max(compute_s, int8_read_s) * 1e6
             cells[-1]["multiply_adds"] = multiply_adds(shape)

@@ -16,8 +16,8 @@ import torch
 
 from bench.kernels.onnx_export import onnx_bytes, with_int8_weights
 from fused_mlp.models import Mlp
-from fused_mlp.models.quantization import Precision
-from fused_mlp.models.spec import Affine
+from fused_mlp.models.program.spec import Affine
+from fused_mlp.models.weights.quantization import Precision
 
 Call = Callable[[np.ndarray], Callable[[], Any]]  # x -> a call without arguments, for the timer
 
@@ -57,7 +57,7 @@ def torch_compile(mlp: Mlp, threads: int) -> Call:
 
 
 def last_row(result: Any) -> list[float]:
-    """Of an engine's answer, all outputs side by side."""
+    """The last row of an engine's answer, all outputs side by side."""
     if isinstance(result, dict):
         result = list(result.values())
     parts = result if isinstance(result, (list, tuple)) else [result]

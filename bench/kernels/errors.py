@@ -17,7 +17,7 @@ from bench.kernels.engines import PACKAGES, PRECISION_ENGINES
 from bench.kernels.shapes import ALL, PRECISION_SHAPES, build
 from bench.provenance import describe_run, write_result
 from fused_mlp.models import Mlp
-from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.program.evaluation import evaluate
 
 RESULTS = Path(__file__).parent.parent / "results" / "precision-errors.json"
 ROWS = 64

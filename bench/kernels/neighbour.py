@@ -33,7 +33,7 @@ def neighbour(share: float, longest_s: float) -> Iterator[None]:
 
 
 def work(share: float, longest_s: float, stop: threading.Event) -> None:
-    """Bursts are measured in processor time, so that the share is the same whoever else wants the core."""
+    """Bursts are measured in processor time, so that other load on the core does not change the share."""
     chance = random.Random(0)  # no fixed period, with which an engine could fall into step
     while not stop.is_set():
         burst = longest_s * math.exp(chance.uniform(math.log(SHORTEST), 0))

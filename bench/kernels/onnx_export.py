@@ -10,9 +10,10 @@ import numpy as np
 from onnx import TensorProto, helper, load_from_string, numpy_helper
 
 from fused_mlp.models import Mlp
-from fused_mlp.models.formula import Formula
-from fused_mlp.models.quantization import to_int8
-from fused_mlp.models.spec import INPUT, Step
+from fused_mlp.models.program.formula import Formula
+from fused_mlp.models.program.spec import INPUT, Step
+from fused_mlp.models.program.steps import Dot, Slice
+from fused_mlp.models.weights.quantization import to_int8
 
 # Operators of functions without parameters that need no more than one node.
 _NODES = {
@@ -63,7 +64,7 @@ class _Export:
         graph = helper.make_graph(
             self._nodes,
             "mlp",
-            [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["rows", spec.in_features])],
+            self._inputs(),
             [
                 helper.make_tensor_value_info(f"{output.name}:0", TensorProto.FLOAT, ["rows", width])
                 for output, width in zip(spec.outputs, spec.output_widths, strict=True)
@@ -72,6 +73,37 @@ class _Export:
         )
         # Opset 20 is the first with Gelu; the IR version is the one that came with it.
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+    def _inputs(self) -> list[Any]:
+        spec = self._mlp.spec
+        if spec.inputs is None:
+            return [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["rows", spec.in_features])]
+        return [
+            helper.make_tensor_value_info(
+                each.name,
+                TensorProto.INT64 if each.kind == "id" else TensorProto.FLOAT,
+                ["rows", *each.shape],
+            )
+            for each in spec.inputs
+        ]
+
+    def _input_at(self, step: Slice) -> str:
+        """The input that a slice of a record is, as a whole."""
+        return next(
+            part.input.name
+            for part in self._mlp.spec.record
+            if (part.start, part.stop) == (step.start, step.stop)
+        )
+
+    def _dot(self, step: Dot) -> None:
+        """All products of the vectors, and those below the diagonal of them."""
+        shape = self._array(f"groups {step.groups}", np.array([0, step.groups, -1]), np.int64)
+        vectors = self._add("Reshape", [step.input, shape])
+        products = self._add("MatMul", [vectors, self._add("Transpose", [vectors], perm=[0, 2, 1])])
+        flat = self._add("Reshape", [products, self._array("flat", np.array([0, -1]), np.int64)])
+        first, second = np.tril_indices(step.groups, 0 if step.itself else -1)
+        below = self._array(f"below {step.groups}", first * step.groups + second, np.int64)
+        self._add("Gather", [flat, below], step.name, axis=1)
 
     def _step(self, step: Step) -> None:
         sources, name = list(step.sources), step.name
@@ -111,6 +143,16 @@ class _Export:
                 self._add("LogSoftmax", sources, name, axis=-1)
             case "concat":
                 self._add("Concat", sources, name, axis=1)
+            case "embedding":
+                self._add("Gather", [self._tensor(step, "weight"), step.input], name)
+            case "bag":
+                rows = self._add("Gather", [self._tensor(step, "weight"), step.input])
+                axis = self._array("one", np.array([1]), np.int64)
+                self._add("ReduceSum", [rows, axis], name, keepdims=0)
+            case "dot":
+                self._dot(step)
+            case "slice" if self._mlp.spec.inputs is not None and step.input == INPUT:
+                self._add("Identity", [self._input_at(step)], name)
             case "slice":
                 at = [self._array(f"int {n}", np.array([n]), np.int64) for n in (step.start, step.stop, 1)]
                 self._add("Slice", [step.input, *at], name)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fewer bits bring, for people: a table for the docs, and how the results stand against the targets."""
+"""The report of the benchmark of int8 and bfloat16: a table, and the results against the targets."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from bench.kernels.report import geometric_mean, number
+from bench.docs.markdown import number
+from bench.kernels.report import geometric_mean
 
 OURS = "fused int8"
 L2_BYTES, LAST_BYTES = 1 << 20, 32 << 20  # of the machine that we measure on
@@ -27,7 +28,7 @@ def ratio(cell: dict[str, Any]) -> float:
 
 
 def share(cell: dict[str, Any]) -> float:
-    """Of the machine's int8 peak."""
+    """Reached share of the machine's int8 peak."""
     operations = 2 * cell["multiply_adds"] * cell["batch"]
     return float(operations / cell["best_us"][OURS] / 1e3 / cell["peak_int8_gops"])
 

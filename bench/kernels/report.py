@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel benchmark found, for people: a table on the terminal, and how the results stand against the
+"""The report of the kernel benchmark: a table on the terminal, and how the results stand against the
 targets. The tables of the docs are in bench/docs, the plots in bench/plots."""
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from bench.docs.markdown import number
 
 # Gains below this are noise on a shared machine.
 NOISE = 0.03
@@ -31,19 +33,13 @@ def median_ratio(cell: dict[str, Any]) -> float:
 
 
 def share(cell: dict[str, Any]) -> float:
-    """Of the machine's limit."""
+    """Reached share of the machine's limit."""
     return cell["limit_us"] / cell["best_us"]["fused"]
 
 
 def norms_cost(cell: dict[str, Any]) -> float:
-    """Of norms and additions, as a share of the time without them."""
+    """The cost of norms and additions, as a share of the time without them."""
     return cell["best_us"]["fused"] / cell["without_norms_us"] - 1
-
-
-def number(us: float | None) -> str:
-    if us is None:
-        return "-"
-    return f"{us:.1f}" if us < 100 else f"{us:,.0f}"
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
@@ -77,7 +73,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
 
 
 def geometric_mean(values: list[float]) -> float:
-    """Of those that were measured."""
+    """Skips NaN: a value that was not measured."""
     known = [value for value in values if not math.isnan(value)]
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else math.nan
 

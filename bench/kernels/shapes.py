@@ -8,12 +8,12 @@ from typing import Any
 from fused_mlp.kernels.profile.shapes import spec_of, with_random_weights
 from fused_mlp.kernels.work import work_of
 from fused_mlp.models import Mlp, MlpSpec
-from fused_mlp.models.spec import INPUT, Affine, Combine, Concat, Elementwise, Linear, Norm, Output
+from fused_mlp.models.program.spec import INPUT, Affine, Combine, Concat, Elementwise, Linear, Norm, Output
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-class _Steps:
+class Steps:
     """Steps one after the other; each method returns the name of the value that it makes."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class _Steps:
 
 def pre_norm_tower(width: int, hidden: int, blocks: int, plain: bool = False) -> MlpSpec:
     """A transformer's feed-forward blocks, one after the other. `plain`: without norms and additions."""
-    made, value = _Steps(), INPUT
+    made, value = Steps(), INPUT
     for _ in range(blocks):
         normed = value if plain else made.add(Norm, value, kind="layer")
         product = made.linear(made.linear(normed, hidden, "gelu"), width)
@@ -44,7 +44,7 @@ def pre_norm_tower(width: int, hidden: int, blocks: int, plain: bool = False) ->
 
 def tabular_resnet(columns: int, width: int, blocks: int) -> MlpSpec:
     """Batch norms, residual blocks, and a head of one number."""
-    made = _Steps()
+    made = Steps()
     value = made.linear(INPUT, width)
     for _ in range(blocks):
         inner = made.linear(made.add(Affine, value), 2 * width, "relu")
@@ -56,7 +56,7 @@ def tabular_resnet(columns: int, width: int, blocks: int) -> MlpSpec:
 
 def nerf(encoded: int, width: int) -> MlpSpec:
     """Eight layers, the input again in the middle, density and colour."""
-    made, value = _Steps(), INPUT
+    made, value = Steps(), INPUT
     for index in range(8):
         value = made.linear(value, width, "relu")
         if index == 4:
@@ -66,7 +66,7 @@ def nerf(encoded: int, width: int) -> MlpSpec:
 
 
 def actor_critic(observation: int, width: int, actions: int) -> MlpSpec:
-    made = _Steps()
+    made = Steps()
     value = made.linear(made.linear(INPUT, width, "tanh"), width, "tanh")
     outputs = [
         Output(name="pi", value=made.linear(value, actions)),
@@ -77,7 +77,7 @@ def actor_critic(observation: int, width: int, actions: int) -> MlpSpec:
 
 def normed_layers(width: int, layers: int, plain: bool = False) -> MlpSpec:
     """A LayerNorm after every linear. `plain`: without them."""
-    made, value = _Steps(), INPUT
+    made, value = Steps(), INPUT
     for _ in range(layers):
         product = made.linear(value, width)
         normed = product if plain else made.add(Norm, product, kind="layer")

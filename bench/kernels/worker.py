@@ -39,7 +39,7 @@ def time_call(call: Callable[[], Any], budget_s: float) -> dict[str, float]:
 
 
 def set_priority(realtime: bool) -> None:
-    """Of all threads of this process, also those that libraries started."""
+    """Sets all threads of this process, including those that libraries started."""
     policy, priority = (os.SCHED_FIFO, 10) if realtime else (os.SCHED_OTHER, 0)
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plots of the docs, drawn as SVG from the result files: the same bytes from the same results, light and dark."""
+"""The plots of the docs, by matplotlib from the result files: light and dark SVG, the same bytes each time."""

@@ -9,25 +9,33 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
 from bench.docs.registry import RESULTS, ROOT, Results
-from bench.plots import kernels, precision, serving
-from bench.plots.svg import Drawing
+from bench.plots import kernels, overload, precision, serving
+from bench.plots.theme import Theme, as_svg
 
 IMAGES = ROOT / "docs" / "img"
 THEMES = ("light", "dark")
-PLOTS: dict[str, Callable[[Results, str], Drawing]] = {
-    "kernels": kernels.draw,
-    "serving": serving.draw_rates,
-    "latency": serving.draw_latencies,
-    "precision": precision.draw,
+# By name: the plot, and its title for those who cannot see it.
+PLOTS: dict[str, tuple[Callable[[Results, Theme], Figure], str]] = {
+    "kernels": (kernels.draw, "Speed relative to eager PyTorch by batch size"),
+    "serving": (serving.draw_rates, "Requests per second by system"),
+    "latency": (serving.draw_latencies, "Latency percentiles by system"),
+    "precision": (precision.draw, "Error against speed by precision"),
+    "overload": (overload.draw, "Goodput against offered load"),
 }
 
 
 def pictures(results: Results) -> dict[str, str]:
     """File name to SVG."""
-    return {
-        f"{name}-{theme}.svg": str(plot(results, theme)) for name, plot in PLOTS.items() for theme in THEMES
-    }
+    drawn = {}
+    for name, (plot, title) in PLOTS.items():
+        for theme in map(Theme, THEMES):
+            with rc_context(theme.settings):
+                drawn[f"{name}-{theme.name}.svg"] = as_svg(plot(results, theme), title)
+    return drawn
 
 
 def draw(results: Path | None, images: Path) -> list[Path]:

@@ -3,76 +3,60 @@
 
 from __future__ import annotations
 
+from matplotlib.figure import Figure
+
 from bench.docs.registry import Results
-from bench.plots.svg import Drawing, log_scale
+from bench.plots.theme import Theme, log_ticks
 
 SHAPES = (
     "64-128-128-10 relu", "784-512-256-10 relu", "256-1024-1024-256 gelu",
     "GeGLU 768-3072-768", "pre-LN tower 256x4", "tabular ResNet 192x4",
 )  # fmt: skip
-STYLES = {
-    "OpenVINO": ("grey", 1.4, ""),
-    "torch.compile": ("compile", 1.4, ""),
-    "ONNX Runtime": ("teal", 1.4, ""),
-    "limit": ("ink", 1.0, "3 3"),
-    "fused": ("fused", 2.6, ""),
-}
+COLOURS = {
+    "OpenVINO": "grey", "torch.compile": "compile", "ONNX Runtime": "teal", "limit": "ink", "fused": "fused",
+}  # fmt: skip
 TITLES = {"limit": "limit of the machine", "fused": "fused-mlp"}
-COLUMNS, PANEL_WIDTH, PANEL_HEIGHT, LEFT, TOP = 3, 200, 150, 44, 62
-GAP_X, GAP_Y = 24, 56
-LEAST = 0.25
+COLUMNS = 3
+MARKS = (0.25, 0.5, 1, 2, 4, 8, 16, 32)
 
 
-def draw(results: Results, theme: str) -> Drawing:
+def draw(results: Results, theme: Theme) -> Figure:
     result = results["kernels"]
     threads = min(cell["threads"] for cell in result["cells"])
     cells = [c for c in result["cells"] if c["threads"] == threads and "eager" in c["best_us"]]
     shapes = [shape for shape in SHAPES if any(c["shape"] == shape for c in cells)]
+    names = [name for name in COLOURS if name == "limit" or name in result["engines"]]
     rows = -(-len(shapes) // COLUMNS)
-    height = TOP + rows * (PANEL_HEIGHT + GAP_Y)
-    picture = Drawing(720, height, theme, "Speed relative to eager PyTorch by batch size")
-    picture.text(0, 16, "Speed of one forward pass, eager PyTorch = 1x (one thread)", "ink", 14, bold=True)
-    place = 0.0
-    for name in reversed([name for name in STYLES if name == "limit" or name in result["engines"]]):
-        title = TITLES.get(name, name)
-        bold = name != "limit"
-        picture.text(place, 36, title if bold else f"- - {title}", STYLES[name][0], 12, bold=bold)
-        place += (8.0 if bold else 7.2) * len(title) + 20
-    batches = sorted({c["batch"] for c in cells})
-    speeds = [c["best_us"]["eager"] / c["limit_us"] for c in cells if c["shape"] in shapes]
-    most = max(8.0, *speeds)
-    for index, shape in enumerate(shapes):
-        left = LEFT + index % COLUMNS * (PANEL_WIDTH + GAP_X)
-        top = TOP + index // COLUMNS * (PANEL_HEIGHT + GAP_Y)
-        across = log_scale(batches[0], batches[-1], left, left + PANEL_WIDTH)
-        up = log_scale(LEAST, most, top + PANEL_HEIGHT, top + 12)
-        picture.text(left, top + 4, shape, "ink", 12, bold=True)
-        for mark in (0.25, 0.5, 1, 2, 4, 8, 16, 32):
-            if LEAST <= mark <= most:
-                picture.line(
-                    [(left, up(mark)), (left + PANEL_WIDTH, up(mark))], "unfused" if mark == 1 else "line", 1
-                )
-                if index % COLUMNS == 0:
-                    colour = "unfused" if mark == 1 else "soft"
-                    picture.text(
-                        left - 6, up(mark) + 4, "eager" if mark == 1 else f"{mark:g}x", colour, 11, "end"
-                    )
-        for batch in batches:
-            if batch in (1, 8, 64, 512):
-                picture.text(across(batch), top + PANEL_HEIGHT + 15, str(batch), anchor="middle")
-        picture.text(
-            left + PANEL_WIDTH / 2, top + PANEL_HEIGHT + 28, "rows in a batch", size=10, anchor="middle"
-        )
+    figure = theme.figure(0.8 + 2 * rows, "Speed of one forward pass, eager PyTorch = 1x (one thread)")
+    panels = figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat
+    most = max(8.0, *(c["best_us"]["eager"] / c["limit_us"] for c in cells if c["shape"] in shapes))
+    for shape, axes in zip(shapes, panels, strict=False):
         points = [c for c in cells if c["shape"] == shape]
-        for name, (colour, width, dashes) in STYLES.items():
-            if name != "limit" and name not in result["engines"]:
-                continue
-            line = []
-            for cell in points:
-                us = cell["limit_us"] if name == "limit" else cell["best_us"][name]
-                line.append((across(cell["batch"]), up(max(cell["best_us"]["eager"] / us, LEAST))))
-            picture.line(line, colour, width, dashes)
-        first = points[0]["best_us"]["eager"] / points[0]["best_us"]["fused"]
-        said = f"{first:.1f}x at batch {points[0]['batch']}"
-        picture.text(left + PANEL_WIDTH, top + 26, said, "fused", 12, "end", bold=True)
-    return picture
+        eager = [c["best_us"]["eager"] for c in points]
+        axes.axhline(1, color=theme["unfused"], linewidth=0.8)
+        for name in names:
+            us = [c["limit_us"] if name == "limit" else c["best_us"][name] for c in points]
+            axes.plot(
+                [c["batch"] for c in points],
+                [max(one / other, MARKS[0]) for one, other in zip(eager, us, strict=True)],
+                color=theme[COLOURS[name]],
+                linewidth=2.2 if name == "fused" else 0.9 if name == "limit" else 1.2,
+                linestyle=(0, (2.5, 2.5)) if name == "limit" else "solid",
+                label=TITLES.get(name, name),
+            )
+        axes.set_title(shape)
+        first = points[0]
+        said = f"{first['best_us']['eager'] / first['best_us']['fused']:.1f}x at batch {first['batch']}"
+        axes.annotate(
+            said, (0.99, 0.9), xycoords="axes fraction", ha="right", color=theme["fused"], weight="bold"
+        )
+        log_ticks(axes, "x", [batch for batch in (1, 8, 64, 512) if batch <= points[-1]["batch"]], "{}")
+        axes.grid(visible=False, axis="x")
+        log_ticks(axes, "y", [mark for mark in MARKS if mark <= most], "{:g}x")
+        axes.set_ylim(MARKS[0] * 0.95, most * 1.1)
+    for axes in panels:
+        axes.set_visible(False)
+    figure.axes[-2 if len(shapes) == rows * COLUMNS else (rows - 1) * COLUMNS].set_xlabel("rows in a batch")
+    lines, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(lines[::-1], labels[::-1], loc="outside lower center", ncols=len(labels))
+    return figure

@@ -6,9 +6,11 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from bench.docs.registry import Results
 from bench.kernels.report import geometric_mean
-from bench.plots.svg import Drawing, log_scale, spread
+from bench.plots.theme import Theme, log_ticks, shares_of_height, spread
 
 EXACT = "fused"
 ENGINES = {
@@ -20,52 +22,58 @@ ENGINES = {
     "torch int8 fbgemm": ("PyTorch", "unfused"),
 }
 BATCHES = (1, 64)
-LEFT, TOP, WIDTH, HEIGHT, GAP = 52, 96, 306, 210, 44
-LABELS = 130  # room on the right of a panel
+ERRORS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+SPEEDS = (0.03, 0.1, 0.3, 0.5, 1, 2, 4, 8)
 
 
-def draw(results: Results, theme: str) -> Drawing:
+def draw(results: Results, theme: Theme) -> Figure:
     speed, errors = results["kernels-int8"], results["precision-errors"]
     error = {(c["shape"], name): e["largest"] for c in errors["cells"] for name, e in c["errors"].items()}
     threads = min(c["threads"] for c in speed["cells"])
     batches = [b for b in BATCHES if any(c["batch"] == b for c in speed["cells"])]
-    picture = Drawing(720, TOP + HEIGHT + 48, theme, "Error against speed by precision")
-    picture.text(
-        0, 16, "Error against speed by precision: right is faster, up is more exact", "ink", 14, bold=True
-    )
     means = {batch: _means(speed["cells"], error, threads, batch) for batch in batches}
     exact = max(e for name, _, e in means[batches[0]] if name == EXACT)
-    picture.text(0, 36, "Geometric means over the models, one thread. The other engines are in int8.")
     of_float32 = f"{Decimal(f'{100 * exact:.1g}'):f} %"
-    picture.text(
-        0, 50, f"Error: the largest of an output, as a share of its row's largest (float32: {of_float32})."
+    figure = theme.figure(4.4, "Error against speed by precision: right is faster, up is more exact")
+    figure.supxlabel(
+        "Geometric means over the models, one thread. The other engines are in int8. Error: the largest of an "
+        f"output,\nas a share of its row's largest (float32: {of_float32}).",
+        fontsize=8.25,
+        x=0.005,
+        ha="left",
     )
     shown = [point for each in means.values() for point in each if point[0] != EXACT]
-    low, high = min(0.5, *(s for _, s, _ in shown)), max(2.0, *(s for _, s, _ in shown))
+    low, high = min(0.5, *(s for _, s, _ in shown)) * 0.9, max(2.0, *(s for _, s, _ in shown)) * 1.1
     least, most = min(e for *_, e in shown) * 0.6, max(e for *_, e in shown) * 1.8
-    up = log_scale(least, most, TOP, TOP + HEIGHT)
-    for column, batch in enumerate(batches):
-        left = LEFT + column * (WIDTH + GAP)
-        across = log_scale(low * 0.9, high * 1.1, left, left + WIDTH - LABELS)
-        picture.text(left, TOP - 14, f"batch {batch}", "ink", 12, bold=True)
-        for mark in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1):
-            if least <= mark <= most:
-                picture.line([(left, up(mark)), (left + WIDTH, up(mark))], "line", 1)
-                if column == 0:
-                    picture.text(left - 6, up(mark) + 4, f"{100 * mark:g} %", anchor="end")
-        for mark in (0.03, 0.1, 0.3, 0.5, 1, 2, 4, 8):
-            if low * 0.9 <= mark <= high * 1.1:
-                picture.line([(across(mark), TOP), (across(mark), TOP + HEIGHT)], "line", 1)
-                picture.text(across(mark), TOP + HEIGHT + 16, f"{mark:g}x", anchor="middle")
-        picture.text(left, TOP + HEIGHT + 34, "speed, our float32 = 1x")
+    panels = figure.subplots(1, len(batches), sharey=True, squeeze=False)[0]
+    for axes, batch in zip(panels, batches, strict=True):
+        axes.set_title(f"batch {batch}")
+        log_ticks(axes, "x", [mark for mark in SPEEDS if low <= mark <= high], "{:g}x")
+        log_ticks(axes, "y", [mark for mark in ERRORS if least <= mark <= most], "{}")
+        axes.yaxis.set_major_formatter(lambda mark, _: f"{100 * mark:g} %")
+        axes.set(xlim=(low, high), ylim=(most, least), xlabel="speed, our float32 = 1x")
         reduced = [point for point in means[batch] if point[0] != EXACT]
-        for (name, s, e), place in zip(reduced, spread([up(e) for *_, e in reduced], 17), strict=True):
+        places = spread(shares_of_height(axes, [e for *_, e in reduced]), 0.075)
+        for (name, s, e), place in zip(reduced, places, strict=True):
             title, colour = ENGINES[name]
-            x = left + WIDTH - LABELS + 14
-            picture.line([(across(s), up(e)), (x - 4, place)], colour, 1, "2 2")
-            picture.dot(across(s), up(e), 6 if name.startswith("fused") else 4.5, colour)
-            picture.text(x, place + 4, f"{title} {s:.1f}x", colour, 11.5, bold=name.startswith("fused"))
-    return picture
+            ours = name.startswith("fused")
+            axes.plot(s, e, "o", color=theme[colour], markersize=9 if ours else 6.5)
+            axes.annotate(
+                f"{title} {s:.1f}x",
+                (s, e),
+                (1.04, place),
+                textcoords="axes fraction",
+                va="center",
+                color=theme[colour],
+                weight="bold" if ours else "normal",
+                arrowprops={
+                    "arrowstyle": "-",
+                    "linestyle": (0, (2, 2)),
+                    "color": theme[colour],
+                    "linewidth": 0.8,
+                },
+            )
+    return figure
 
 
 def _means(

@@ -16,16 +16,19 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from bench.docs.figures.precision import int8_serving
+from bench.docs.figures.serving import FUSED, serving_goals, serving_table
+from bench.docs.registry import Results
 from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.ab import cost_table, measure_ab
 from bench.serving.load import LOADS, PROTOCOLS, Load, measure, request_for, verify, write_frame
-from bench.serving.precision import measure_precision, precision_table
-from bench.serving.report import FUSED, markdown_table, show, targets
+from bench.serving.precision import measure_precision
 from bench.serving.systems import (
     MODELS,
     PEERS,
@@ -38,6 +41,7 @@ from bench.serving.systems import (
     start_all,
     start_peers,
 )
+from bench.summary import medians_by_load
 
 RESULTS = Path(__file__).parent.parent / "results" / "serving.json"
 AB_RESULTS = RESULTS.with_name("serving-ab.json")
@@ -91,12 +95,12 @@ def measure_model(
                         f"[dim]{model}, round {turn + 1}, {outstanding} outstanding: "
                         f"{system.name} {sample.rate:,.0f} req/s"
                     )
-    return samples
+    return medians_by_load(samples)
 
 
 def measure_many_rows(
     repository: Path, options: argparse.Namespace, folder: Path, console: Console
-) -> dict[str, dict[str, list[float]]]:
+) -> dict[str, dict[str, float]]:
     """64 rows per request against what the kernel alone does on the server's cores. Once with the generator on cores
     of its own, which shows what serving costs; once sharing all cores with it, which counts its work as ours."""
     frame = write_frame(folder / "rows.frame", request_for("mnist", MANY_ROWS).SerializeToString())
@@ -106,14 +110,14 @@ def measure_many_rows(
     found = {}
     for where, (ours, theirs) in {"apart": split, "shared": (everything, everything)}.items():
         found[where] = _many_rows_on(repository, frame, options, ours, theirs)
-        served, alone = (found[where][key][-1] for key in ("served_rows_per_s", "kernel_rows_per_s"))
+        served, alone = (found[where][key] for key in ("served_rows_per_s", "kernel_rows_per_s"))
         console.print(f"[dim]{MANY_ROWS} rows, {where}: served {served:,.0f} rows/s, kernel {alone:,.0f}")
     return found
 
 
 def _many_rows_on(
     repository: Path, frame: Path, options: argparse.Namespace, ours: list[int], theirs: list[int]
-) -> dict[str, list[float]]:
+) -> dict[str, float]:
     server_cores, generator_cores = (",".join(map(str, cores)) for cores in (ours, theirs))
     load = Load(frame, 8, 2, options.priority, cores=generator_cores)
     system = service(FUSED, repository, options.priority, server_cores, front="native")
@@ -123,7 +127,7 @@ def _many_rows_on(
         for _ in range(options.rounds):
             alone.append(_kernel_rows_per_s(repository, ours, options.seconds))
             served.append(measure(system, load, options.seconds).rate * MANY_ROWS)
-    return {"served_rows_per_s": served, "kernel_rows_per_s": alone}
+    return {"served_rows_per_s": median(served), "kernel_rows_per_s": median(alone)}
 
 
 def _kernel_rows_per_s(repository: Path, cores: list[int], seconds: float) -> float:
@@ -189,7 +193,7 @@ def main() -> int:
         if options.only == "precision":
             result["precision"] = measure_precision(repository, options, Path(folder), console)
             write_result(options.output or PRECISION_RESULTS, result)
-            print(precision_table(result["precision"]))
+            print(int8_serving(Results(fresh={"serving-precision": result})))
             return 0
         left_out: dict[str, str] = {}
         result |= {
@@ -207,14 +211,8 @@ def main() -> int:
             result["left_out"] = left_out
             result["versions"] |= peer_versions(name for name in PEERS if name not in left_out)
     write_result(options.output or RESULTS, result)
-    show(console, result)
-    for model in result["models"]:
-        print(
-            f"\n{model} ({result['shapes'][model]}), one row per request\n\n{markdown_table(result, model)}"
-        )
-    print()
-    for target in targets(result):
-        print(target)
+    for figure in (serving_table, serving_goals):
+        print(figure(Results(fresh={"serving": result})), end="\n\n")
     return 0
 
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the A/B machinery costs, measured on one server whose policy is changed between short runs: off, off once more
+"""The cost of the A/B machinery, measured on one server whose policy is changed between short runs: off, off once more
 (how far two that are the same come apart), every request dealt out by turn or by key but almost none to the other
 variant, and 1 % of the batches compared. Two processes that are the same differ by more than what is looked for here.
-A real split costs what the slower variant costs; that is what it is there to show, and not measured."""
+A real split has the cost of the slower variant, which is not measured here."""
 
 from __future__ import annotations
 
 import argparse
 import random
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +19,11 @@ from rich.progress import track
 
 from bench.serving.load import LOADS, Load, request_for, verify, warm_up, write_frame
 from bench.serving.systems import System, service
-from fused_mlp.service.ab.ratio import Ratio, per, ratios
+from bench.startup import free_port
+from fused_mlp.service.ab.bootstrap import Ratio, per, ratios
 from fused_mlp.service.client.admin import AdminClient
 
+Samples = dict[str, dict[str, list[dict[str, float]]]]
 PLAIN = "off"
 SHADOW = "shadow 1 %"
 # One request in a million goes to the other variant; all the others are dealt out just the same.
@@ -30,11 +31,11 @@ HARDLY = 1e-6
 MODEL = "digits"  # the smaller the model, the more of the time is ours
 # Outstanding requests (an idle server, a saturated one) and how many a run sends.
 RUNS = {1: 400, 128: 10_000}
-# What a run comes to depends on which connection meets which thread, and differs by a tenth from run to run. So a
+# The rate depends on which connection meets which thread, and differs by a tenth from run to run. So a
 # turn of an arm is many short runs, and a round of the other benchmarks is many turns here.
 RUNS_PER_TURN = 10
 TURNS_PER_ROUND = 20
-# What the table shows of a turn: the title, and how the plain server's mean is written.
+# The columns of the table: title, and format of the plain server's mean.
 COLUMNS = {
     "rate": ("req/s", "{:,.0f}"),
     "cpu_us": ("CPU", "{:.3f} us"),
@@ -45,7 +46,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Arm:
-    """A policy under which the server is measured, and what its requests carry."""
+    """A policy of the measured server, and the headers of its requests."""
 
     policy: Mapping[str, float] = field(default_factory=dict)
     headers: tuple[str, ...] = ()
@@ -65,8 +66,8 @@ def measure_ab(
 ) -> dict[str, Any]:
     frame = write_frame(folder / "ab.frame", request_for(MODEL, 1).SerializeToString())
     turns = options.turns or options.rounds * TURNS_PER_ROUND
-    samples: dict[str, dict[str, list[dict[str, float]]]] = {a: {str(o): [] for o in RUNS} for a in ARMS}
-    admin_port = _free_port()
+    samples: Samples = {a: {str(o): [] for o in RUNS} for a in ARMS}
+    admin_port = free_port()
     shadow_cpu = server_cpu = 0.0
     chance = random.Random(0)
     with (
@@ -94,7 +95,7 @@ def measure_ab(
     return {
         "model": MODEL,
         "turns": turns,
-        "samples": samples,
+        "arms": summarize(samples),
         "shadow_batches": batches,
         "shadow_cpu_share": shadow_cpu / server_cpu,
     }
@@ -116,26 +117,32 @@ def _take_turn(server: System, load: Load, requests: int) -> dict[str, float]:
 
 
 def _cpu_seconds(server: System) -> tuple[float, float]:
-    """Of the shadow's threads, and of the whole process."""
+    """CPU time of the shadow's threads, and of the whole process."""
     return server.thread_cpu_seconds("mlp-shadow"), server.cpu_seconds()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def summarize(samples: Samples) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
+    """By arm, outstanding requests and measure: the mean over the turns, and as a share of the plain server's mean."""
+
+    def one(arm: str, outstanding: str, measure: str) -> dict[str, Any]:
+        ours, plain = (np.array([s[measure] for s in samples[name][outstanding]]) for name in (arm, PLAIN))
+        ones = np.ones(len(ours))
+        (found,) = ratios(per(plain, ones), per(ours, ones), len(ours))
+        assert found is not None, f"{arm}: no {measure}"
+        return {"mean": float(ours.mean()), "change": [found.value, found.low, found.high]}
+
+    return {
+        arm: {
+            outstanding: {measure: one(arm, outstanding, measure) for measure in COLUMNS}
+            for outstanding in loads
+        }
+        for arm, loads in samples.items()
+    }
 
 
 def change(result: dict[str, Any], arm: str, outstanding: int, measure: str) -> Ratio:
-    """The mean over the turns, as a part of the plain server's, with a 95 % interval by bootstrap over turns."""
-    ours, plain = (
-        per(np.array([s[measure] for s in found]), np.ones(len(found)))
-        for found in (result["samples"][name][str(outstanding)] for name in (arm, PLAIN))
-    )
-    (found,) = ratios(plain, ours, len(result["samples"][arm][str(outstanding)]))
-    assert found is not None, f"{arm}: no {measure}"
-    return found
+    """Against the plain server, with a 95 % interval by bootstrap over turns."""
+    return Ratio(*result["arms"][arm][str(outstanding)][measure]["change"])
 
 
 def percent(ratio: Ratio) -> str:
@@ -151,7 +158,7 @@ def cost_table(result: dict[str, Any]) -> str:
         cells = []
         for n, measure in columns:
             if arm == PLAIN:
-                mean = np.mean([s[measure] for s in result["samples"][arm][str(n)]])
+                mean = result["arms"][arm][str(n)][measure]["mean"]
                 cells.append(COLUMNS[measure][1].format(mean))
             else:
                 cells.append(percent(change(result, arm, n, measure)))

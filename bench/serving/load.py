@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from bench.serving.systems import MODELS, System, scheduling
+from bench.serving.systems import SHAPES, System, scheduling
 from fused_mlp import models
 from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.protos import open_inference_pb2 as oip
@@ -30,7 +30,7 @@ GRPC_HEADERS = ("content-type: application/grpc", "te: trailers")
 # Outstanding requests as connections x streams.
 LOADS = {1: (1, 1), 32: (4, 8), 128: (8, 16)}
 CALIBRATION_REQUESTS = {1: 400, 32: 2000, 128: 4000}
-# Of the latencies, in per cent: p99.9 needs a thousand requests, which every system answers.
+# Percentiles of the latencies: p99.9 needs a thousand requests, which every system answers.
 QUANTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9)
 # One thread would be the bottleneck of the fastest servers.
 GENERATOR_THREADS = 2
@@ -54,7 +54,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is sent to a system: where, how, and the body for some rows of a model."""
+    """The requests of a system: path, headers, and the body for some rows of a model."""
 
     path: str
     headers: tuple[str, ...]
@@ -63,7 +63,7 @@ class Protocol:
 
 
 def rows_of(model: str, rows: int) -> np.ndarray:
-    return np.random.default_rng(0).random((rows, MODELS[model][0]), np.float32)
+    return np.random.default_rng(0).random((rows, SHAPES[model][0]), np.float32)
 
 
 def request_for(model: str, rows: int) -> fm.PredictRequest:
@@ -155,7 +155,7 @@ class Target(typing.Protocol):
 
 @dataclass(frozen=True)
 class Load:
-    """What h2load sends, and how."""
+    """The requests of h2load, and how many are outstanding."""
 
     frame: Path
     connections: int
@@ -165,7 +165,7 @@ class Load:
     headers: tuple[str, ...] = ()
     scheme: str = "http"
     protocol: str = "Predict"
-    # Of a right answer, with its frame: h2load takes an error of gRPC, which has no message, for a success.
+    # The size of a right answer with its frame: h2load counts a gRPC error, which has no message, as a success.
     answer_bytes: float = 0.0
     per_second: int = 0  # at most so many requests; 0: as many as are answered
 
@@ -177,7 +177,7 @@ class Load:
         return sent, rate
 
     def with_answers_of(self, system: Target) -> Load:
-        """The same, and a run fails when an answer is shorter than those which the system gives now."""
+        """The same load, whose runs fail when answers are shorter than those of this trial."""
         if PROTOCOLS[self.protocol].http1:  # its status says it; and numbers in JSON differ in length
             return self
         sent, _, received = replace(self, connections=1, streams=1)._run_h2load(system, 8, None)
@@ -207,7 +207,8 @@ class Load:
         succeeded = re.search(r"(\d+) succeeded, (\d+) failed", done.stdout)
         assert rate, done.stdout + done.stderr
         assert succeeded, done.stdout
-        assert int(succeeded[1]) == requests, f"{system.name}: {done.stdout}"
+        outcome = "; ".join(re.findall(r"^(?:requests|status codes): .*", done.stdout, re.MULTILINE))
+        assert int(succeeded[1]) == requests, f"{system.name}: {outcome}"
         received = re.search(r"\((\d+)\) data", done.stdout)
         assert received, done.stdout
         return requests, float(rate[1]), int(received[1])
@@ -219,7 +220,7 @@ class Load:
 
 
 def warm_up(system: System, load: Load) -> float:
-    """A short run; what it comes to in requests per second."""
+    """The requests per second of a short run."""
     _, pace = load.run(system, CALIBRATION_REQUESTS.get(load.connections * load.streams, 200))
     return pace
 

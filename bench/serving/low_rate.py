@@ -16,6 +16,7 @@ from rich.console import Console
 from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.load import Load, measure, request_for, verify, write_frame
 from bench.serving.systems import make_repository, service
+from bench.summary import medians_by_load
 
 RESULTS = Path(__file__).parent.parent / "results" / "low-rate.json"
 # Requests per second, and how many requests one sample has. The latencies are of half as many, sent afterwards.
@@ -26,7 +27,7 @@ THREADS: dict[str, dict[str, object]] = {"one thread": {"threads": 1}, "a thread
 
 def measure_model(
     repository: Path, model: str, options: argparse.Namespace, folder: Path, console: Console
-) -> dict[str, dict[str, list[dict[str, Any]]]]:
+) -> dict[str, dict[str, dict[str, Any]]]:
     frame = write_frame(folder / f"{model}.frame", request_for(model, 1).SerializeToString())
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     with ExitStack() as stack:
@@ -49,7 +50,7 @@ def measure_model(
                     found[system.name][str(rate)].append(sample.as_dict())
                     said = f"{system.name} {sample.cpu_us:.1f} us, p50 {sample.p50_ms:.3f} ms"
                     console.print(f"[dim]{model}, round {turn + 1}, {rate} requests/s: {said}")
-    return found
+    return medians_by_load(found)
 
 
 def main() -> int:

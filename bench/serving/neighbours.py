@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,11 +24,15 @@ from typing import Any
 import grpc
 import numpy as np
 import torch
+from rich.console import Console
 from torch import nn
 
+from bench.docs.figures.scaling import neighbours_table
+from bench.docs.registry import Results
 from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.load import PREDICT, write_frame
 from bench.serving.systems import System, make_repository, service
+from bench.summary import medians
 from fused_mlp import models
 from fused_mlp.protos import fused_mlp_pb2 as fm
 
@@ -175,31 +178,20 @@ def started(folder: Path, **settings: object) -> Iterator[System]:
         yield server
 
 
-def ratios(rounds: list[dict[str, Any]], name: str, field: str) -> list[float]:
-    base, part = (ALONE, "probe") if field != "rows_per_s" else (BIG_ALONE, "other")
-    return [each[name][part][field] / each[base][part][field] for each in rounds]
+def summarize(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """By situation: medians over the rounds, also of the ratios within each round."""
+    found: dict[str, Any] = medians(rounds)
 
+    def ratios(name: str, base: str, part: str, field: str) -> list[float]:
+        return [each[name][part][field] / each[base][part][field] for each in rounds]
 
-def table(rounds: list[dict[str, Any]]) -> str:
-    lines = [
-        "| the small model | p50, p99 ms | p99 / alone: median, best | the other: rows/s, / alone | "
-        "health, connect, /readyz ms |",
-        "|---|---|---|---|---|",
-    ]
     for name, (probe, other) in SITUATIONS.items():
-        get = lambda part, field, name=name: median(r[name][part][field] for r in rounds)  # noqa: E731
-        cells = [f"{get('probe', 'p50_ms'):.2f}, {get('probe', 'p99_ms'):.2f}" if probe else ""]
-        against = ratios(rounds, name, "p99_ms") if probe else []
-        cells.append(f"{median(against):.1f}, {min(against):.1f}" if against else "")
-        rate = f"{get('other', 'rows_per_s'):,.0f}" if other else ""
+        if probe:
+            of_alone = ratios(name, ALONE, "probe", "p99_ms")
+            found[name]["p99_of_alone"] = median(of_alone)
         if other == BIG:
-            rate += f", {median(ratios(rounds, name, 'rows_per_s')):.2f}"
-        cells += [
-            rate,
-            ", ".join(f"{get('health', key):.1f}" for key in ("health_ms", "connect_ms", "readyz_ms")),
-        ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            found[name]["rows_of_alone"] = median(ratios(name, BIG_ALONE, "other", "rows_per_s"))
+    return found
 
 
 def main() -> int:
@@ -219,19 +211,21 @@ def main() -> int:
         for name in SITUATIONS.keys() - {ALONE, BIG_ALONE, *options.only}:
             del SITUATIONS[name]
     rounds: list[dict[str, Any]] = []
+    console = Console(stderr=True)
     settings = {"threads": options.threads} if options.threads else {}
     with tempfile.TemporaryDirectory() as folder, started(Path(folder), **settings) as server:
         for _ in range(options.rounds):
             rounds.append({n: measure(server, n, options.seconds, Path(folder)) for n in SITUATIONS})
-            print(table(rounds[-1:]), file=sys.stderr)
+            console.print(f"[dim]round {len(rounds)}")
     result = {
         **describe_run("bench.serving.neighbours", ("grpcio", "torch"), {"h2load": h2load_version()}),
         "models": {name: "-".join(map(str, widths)) for name, widths in WIDTHS.items()},
         "probe_rps": RPS,
-        "rounds": rounds,
+        "rounds": options.rounds,
+        "situations": summarize(rounds),
     }
     write_result(options.output, result)
-    print(table(rounds))
+    print(neighbours_table(Results(fresh={"neighbours": result})))
     return 0
 
 

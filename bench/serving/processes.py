@@ -24,7 +24,7 @@ def family(pid: int) -> dict[int, str]:
 
 
 def end(started: Mapping[int, str]) -> None:
-    """Those of a family that still run. SIGTERM first: Python's resource tracker waits for the others to end, and then
+    """Ends the processes that still run. SIGTERM first: Python's resource tracker waits for the others to end, and then
     removes their semaphores."""
     for step in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + PATIENCE_S

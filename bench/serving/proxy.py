@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a proxy costs: `python -m bench.serving.proxy` (two minutes; `--quick`: half a minute). Requests a second, CPU
+"""The cost of a proxy: `python -m bench.serving.proxy` (two minutes; `--quick`: half a minute). Requests a second, CPU
 per request of each tier: a server called directly, one to three behind Envoy (deploy/envoy, one worker), the same with
 TLS, and balancing in the client. The rates and the servers' CPU are by h2load, the clients' CPU by stock grpc-go. On a
 machine with few cores the tiers share them: the rate is that of all together, CPU per request is what to plan by."""
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,14 +19,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rich.console import Console
+
+from bench.docs.figures.scaling import proxy_table
+from bench.docs.registry import Results
 from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.load import LOADS, Load, request_for, write_frame
 from bench.serving.systems import MODELS, make_repository
+from bench.summary import medians_by_load
 from deploy.cluster.envoy import Envoy, configure, make_certificate
 from deploy.cluster.packages import ENVOY_PACKAGES, install_envoy
 from deploy.cluster.replica import Place, Replica
 from fused_mlp.service.ray.endpoints import write_eds
-from tests.conformance.compiled_clients import client
+from tests.support.compiled_clients import client
 
 RESULTS = Path(__file__).parent.parent / "results" / "proxy.json"
 REPLICAS = 3
@@ -114,24 +118,6 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def table(models: dict[str, Any], clients: dict[str, list[float]]) -> str:
-    lines = [
-        "| | model | req/s | server us | Envoy us | grpc-go us |",
-        "|---|---|---|---|---|---|",
-    ]
-    for model, setups in models.items():
-        for name, samples in setups.items():
-            rate, server, envoy = (
-                median(each[key] for each in samples) if key in samples[0] else None
-                for key in ("rate", "server_us", "envoy_us")
-            )
-            of_client = f"{median(clients[name]):.0f}" if model == "digits" and name in clients else ""
-            lines.append(
-                f"| {name} | {model} | {rate:,.0f} | {server:.1f} | {f'{envoy:.1f}' if envoy else ''} | {of_client} |"
-            )
-    return "\n".join(lines)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
@@ -141,6 +127,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds = 1, 0.5
+    console = Console(stderr=True)
     binary = install_envoy()
     client("grpc-go")  # built now, and not while its CPU is measured
     models: dict[str, Any] = {model: {name: [] for name in SETUPS} for model in MODELS}
@@ -160,13 +147,13 @@ def main() -> int:
         configure(folder, any_ports=True)
         write_eds(folder, [])
         bench = Bench(replicas, stack.enter_context(Envoy(binary, folder)), frames)
-        for _ in range(options.rounds):
+        for turn in range(options.rounds):
             for setup in SETUPS:
                 for model in MODELS:
                     models[model][setup].append(bench.measure(setup, model, options.seconds))
                 if setup in clients:
                     clients[setup].append(bench.measure_client(setup, int(15_000 * options.seconds)))
-            print(table(models, clients), file=sys.stderr)
+            console.print(f"[dim]round {turn + 1}")
     result = {
         **describe_run(
             "bench.serving.proxy",
@@ -175,11 +162,11 @@ def main() -> int:
         ),
         "shapes": {model: "-".join(map(str, widths)) for model, widths in MODELS.items()},
         "outstanding": OUTSTANDING,
-        "models": models,
-        "grpc_go_us": clients,
+        "models": medians_by_load(models),
+        "grpc_go_us": {setup: median(spent) for setup, spent in clients.items()},
     }
     write_result(options.output, result)
-    print(table(models, clients))
+    print(proxy_table(Results(fresh={"proxy": result})))
     return 0
 
 

@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parent.parent / "results" / "serving-rest.json"
 
 @dataclass(frozen=True)
 class Target:
-    """What h2load sends, and where."""
+    """The requests of h2load, and their destination."""
 
     name: str
     url: str

@@ -21,6 +21,7 @@ from bench.serving.compared import MODEL, SERVERS
 from bench.serving.load import LOADS, PROTOCOLS, Load, measure, verify
 from bench.serving.peers.venvs import PeerUnavailable
 from bench.serving.systems import MODELS, System, make_repository
+from bench.summary import medians
 
 RESULTS = Path(__file__).parent.parent / "results" / "servers.json"
 # Each run is as long as the pace of the last one says; the first has only cold requests to go by.
@@ -34,7 +35,7 @@ FAILURES = (
 
 @dataclass
 class Comparison:
-    """What is known so far."""
+    """Samples, versions and reasons of all rounds so far."""
 
     samples: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class Comparison:
         for name, samples in self.samples.items():
             server = SERVERS[name]
             about = {key: getattr(server, key) for key in ("title", "kind", "setup", "package", "ours")}
-            systems[name] = about | {"samples": samples}
+            systems[name] = about | {"loads": {load: medians(rounds) for load, rounds in samples.items()}}
         return {"systems": systems, "left_out": self.left_out}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the serving benchmark compares, each as a process of its own that can be started, loaded and stopped."""
+"""The systems of the serving benchmark, each a process that can be started, loaded and stopped."""
 
 from __future__ import annotations
 
@@ -32,21 +32,27 @@ ROOT = Path(__file__).resolve().parents[2]
 ECHO_BUILD = ROOT / "build" / "grpc_echo"
 
 MODELS = {"mnist": (784, 512, 256, 10), "digits": (64, 128, 128, 10)}
+# Slow enough that a load generator on one core can send ten times the capacity.
+SHAPES = MODELS | dict.fromkeys(("wide", "wide-2"), (256, 2048, 2048, 10))
 PYTHON = sys.executable
 
 
 def make_repository(root: Path) -> Path:
     """784-512-256-10 with random weights, and the digits demo."""
+    save_random(root, "mnist")
+    shutil.copytree(Path(models.__file__).parent / "demo" / "digits", root / "digits")
+    return root
+
+
+def save_random(root: Path, model: str) -> None:
     torch.manual_seed(0)
-    widths = MODELS["mnist"]
+    widths = SHAPES[model]
     layers: list[nn.Module] = []
     for index, (inputs, outputs) in enumerate(pairwise(widths)):
         layers += [nn.Linear(inputs, outputs), *([nn.ReLU()] if index < len(widths) - 2 else [])]
-    target = root / "mnist" / "1"
+    target = root / model / "1"
     target.mkdir(parents=True)
     models.save(models.from_torch(nn.Sequential(*layers)), target)
-    shutil.copytree(Path(models.__file__).parent / "demo" / "digits", root / "digits")
-    return root
 
 
 def build_grpc_echo() -> Path:
@@ -64,7 +70,7 @@ def build_grpc_echo() -> Path:
 
 
 def scheduling(priority: bool, cores: str | None) -> list[str]:
-    """What to put before a command to run it under SCHED_FIFO, or on some cores only."""
+    """The prefix of a command that runs under SCHED_FIFO, or on some cores only."""
     return [*(["chrt", "-f", "10"] if priority else []), *(["taskset", "-c", cores] if cores else [])]
 
 
@@ -132,7 +138,7 @@ class System:
                 self.rest_port = int(match[1])
             elif match := re.search(r"(http://\S+/metrics)", line):
                 self.metrics_url = match[1]
-            elif line.lstrip().startswith("model "):
+            elif line.lstrip().startswith(("model ", "models ")):
                 return port
         self._log.seek(0)
         raise SystemExit(f"{self.name} did not start:\n{self._log.read()}")
@@ -146,7 +152,7 @@ class System:
         return total
 
     def thread_cpu_seconds(self, name: str) -> float:
-        """Of the threads of that name, which helpers that they start inherit."""
+        """CPU time of the threads of that name; helper threads inherit it."""
         total = 0
         for task in Path(f"/proc/{self._process.pid}/task").iterdir():
             if (task / "comm").read_text().strip() == name:
@@ -252,7 +258,7 @@ def mosec(repository: Path, model: str, priority: bool, _: Path) -> System:
 
 
 def triton_server(repository: Path, model: str, priority: bool, folder: Path) -> System:
-    server, variables = triton.prepare(folder / "triton", model, MODELS[model], repository / model / "1")
+    server, variables = triton.prepare(folder / "triton", model, SHAPES[model], repository / model / "1")
     http_port, grpc_port = free_port(), free_port()
     return System(
         TRITON,
@@ -272,7 +278,7 @@ PEERS: dict[str, Callable[[Path, str, bool, Path], System]] = {MOSEC: mosec, TRI
 def start_peers(
     repository: Path, model: str, priority: bool, folder: Path
 ) -> tuple[list[System], dict[str, str]]:
-    """Those that can be had, and why the others cannot."""
+    """The peers that start, and the reason for each that does not."""
     started, left_out = [], {}
     for name, start in PEERS.items():
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What OpenTelemetry costs the server: one server without an exporter and two with one, the demo model (the cheapest
+"""The server's cost of OpenTelemetry: one server without an exporter and two with one, the demo model (the cheapest
 requests), with and without a traceparent, in turns. Run as `python -m bench.serving.tracing`."""
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from rich.console import Console
 
+from bench.docs.figures.serving import tracing_table
+from bench.docs.registry import Results
 from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.load import LOADS, Load, measure, request_for, write_frame
 from bench.serving.systems import System, make_repository, service
+from bench.summary import medians
 from tests.support.otlp_receiver import OtlpReceiver
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "tracing.json"
@@ -78,21 +80,11 @@ def main() -> int:
         ),
         "model": MODEL,
         "outstanding": OUTSTANDING,
-        "samples": samples,
+        "cases": {name: medians(rounds) for name, rounds in samples.items()},
     }
     write_result(options.output, result)
-    print(table(samples))
+    print(tracing_table(Results(fresh={"tracing": result})))
     return 0
-
-
-def table(samples: dict[str, list[dict[str, Any]]]) -> str:
-    """Medians over the rounds."""
-    lines = ["| | req/s | relative | CPU per request |", "|---|---:|---:|---:|"]
-    plain = median(each["rate"] for each in next(iter(samples.values())))
-    for name, taken in samples.items():
-        rate, cpu = (median(each[key] for each in taken) for key in ("rate", "cpu_us"))
-        lines.append(f"| {name} | {rate:,.0f} | {rate / plain:.2f}x | {cpu:.2f} us |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

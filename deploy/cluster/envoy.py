@@ -31,7 +31,12 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) ->
 
 
 def configure(
-    folder: Path, *, weighted: bool = False, upstream_tls: bool = False, any_ports: bool = False
+    folder: Path,
+    *,
+    weighted: bool = False,
+    upstream_tls: bool = False,
+    jwt: bool = False,
+    any_ports: bool = False,
 ) -> Path:
     """envoy.yaml in `folder`, which takes the place of /etc/envoy. Without tls.pem there, no TLS listener. Listens on
     this machine only. `any_ports`: ports that are free instead of those of the file."""
@@ -47,6 +52,10 @@ def configure(
         cluster |= _read("weighted.yaml", folder)
     if upstream_tls:
         cluster |= _read("upstream-tls.yaml", folder)
+    if jwt:
+        for listener in resources["listeners"]:
+            filters = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+            filters[-1:-1] = _read("jwt.yaml", folder)["http_filters"]  # the router is the last
     path = folder / "envoy.yaml"
     path.write_text(yaml.safe_dump(settings))
     return path

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fused_mlp.service.local import child_process
-from fused_mlp.service.local.child_server import ADDRESSES, PREFIX, ChildServer
+from fused_mlp.service.local.child_server import ChildServer, environment
 
-# Of the caller's own settings: what every replica would need one of its own of.
+# Settings of the caller that replicas on one machine cannot share, or that lock out Envoy.
 _DROPPED = ("TLS_", "METRICS_TLS", "ADMIN_", "TARGET")
 
 
@@ -34,15 +34,9 @@ class Replica:
         self._settings |= {"grpc_port": _port(self.target), "metrics_port": _port(self.metrics_url)}
 
     def _start(self) -> None:
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(tuple(PREFIX + rest for rest in _DROPPED))
-        }
-        wanted: dict[str, object] = {name.lower(): value for name, value in ADDRESSES.items()}
-        wanted |= {"host": self._place.host, "metrics_host": self._place.host} | self._settings
-        given = {PREFIX + name.upper(): str(value) for name, value in wanted.items()}
-        self._server = ChildServer(kept | given, prefix=self._place.prefix)
+        own = {"host": self._place.host, "metrics_host": self._place.host}
+        given = environment(own | self._settings, _DROPPED)
+        self._server = ChildServer(given, prefix=self._place.prefix)
         self.target, self.metrics_url = self._server.target, self._server.metrics_url
 
     @property

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module per kernel backend; importing it registers the backend."""
+"""The kernel backends, a module each. kernels/registry.py lists them, and imports a module when it is asked for."""

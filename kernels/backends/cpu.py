@@ -16,8 +16,8 @@ from fused_mlp.kernels.base import Array, Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.errors import KernelInputError, KernelUnavailable
 from fused_mlp.models import Mlp, MlpSpec
-from fused_mlp.models.dtypes import Array as Weights
-from fused_mlp.models.quantization import Reduced
+from fused_mlp.models.weights.dtypes import Array as Weights
+from fused_mlp.models.weights.quantization import Reduced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +37,8 @@ class CpuKernel(Kernel):
 
     def __init__(self, mlp: Mlp, threads: int | None, isa: str | None = None) -> None:
         self._adopt(_build(mlp.spec, mlp.unreduced(), mlp.reduced, threads or usable_cores(), isa))
+        self._has_ids = any(part.field.size is not None for part in mlp.spec.record)
+        self._packer = _packer_of(mlp.spec)
         self._in_features = mlp.spec.in_features
         self._out_features = mlp.spec.out_features
         super().__init__(
@@ -79,7 +81,7 @@ class CpuKernel(Kernel):
     def capsule(self) -> object:
         return self._compiled.capsule()
 
-    def __call__(self, x: Array, out: Array | None = None) -> Array:
+    def __call__(self, x: Array, out: Array | None = None) -> Array:  # noqa: PLR0911 - one for each fast path
         # The fast paths: float32, C-contiguous, on the CPU. Whatever does not fit falls through to the base
         # class, which converts it or says what is wrong with it.
         # So does an `out` that lies over x: the kernel writes rows while it still reads them.
@@ -89,9 +91,13 @@ class CpuKernel(Kernel):
             y = self._call_numpy(x, out)
             if y is not None:
                 return y
+        elif type(x) is dict and out is None and self._packer is not None:
+            y = self._packer.call(self._compiled, x)
+            if y is not None:
+                return y
         elif isinstance(x, _TENSOR):
             rows = _rows_in_place(x, self._in_features)
-            if rows >= 0:
+            if rows >= 0 and (not self._has_ids or self._compiled.ids_fit_at(x.data_ptr(), rows)):
                 # Addresses: DLPack costs 3 us a tensor, x.numpy() 1 us, this 0.1 us.
                 if out is None:
                     # numpy allocates faster than torch.
@@ -144,15 +150,46 @@ def _rows_in_place(tensor: Tensor, width: int) -> int:
     return -1
 
 
+def _packer_of(spec: MlpSpec) -> _cpu.Packer | None:
+    """For inputs that only have to be copied; None for all others."""
+    parts = spec.record
+    simple = all(
+        part.field.rules == ()
+        and part.input.vocabulary is None
+        and len(part.input.fields) == 1
+        and (part.field.kind == "id" or part.input.dtype == "float32")
+        for part in parts
+    )
+    if not parts or not simple:
+        return None
+    return _cpu.Packer([(part.input.name, part.input.width, part.field.size or 0) for part in parts])
+
+
 def _build(
     spec: MlpSpec, tensors: Mapping[str, Weights], reduced: Reduced, threads: int, isa: str | None
 ) -> _cpu.Kernel:
     scratch, operations = lower(spec, tensors, reduced)
+    tables = [
+        (each["table"], each["scale"]) for kind, found in operations if kind == "lookups" for each in found
+    ]
+    limits = [
+        (part.start, part.stop, part.field.size, part.input.ragged)
+        for part in spec.record
+        if part.field.size is not None
+    ]
     try:
-        ops = [(_cpu.Product if kind == "product" else _cpu.Row)(**record) for kind, record in operations]
-        return _cpu.Kernel(spec.in_features, spec.out_features, scratch, ops, threads, isa)
+        ops = [_operation(kind, found) for kind, found in operations]
+        return _cpu.Kernel(
+            spec.in_features, spec.out_features, scratch, ops, threads, isa, limits, list(tables)
+        )
     except (ValueError, MemoryError) as error:
         raise KernelUnavailable(f"CPU kernel: {error}") from error
+
+
+def _operation(kind: str, found: Any) -> _cpu.Product | _cpu.Row | list[_cpu.Lookup]:
+    if kind == "lookups":
+        return [_cpu.Lookup(**each) for each in found]
+    return _cpu.Product(**found) if kind == "product" else _cpu.Row(**found)
 
 
 def _describe_strategies(compiled: _cpu.Kernel) -> str:

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from fused_mlp.kernels.backends.cpu_placement import Placed, place
+from fused_mlp.kernels.backends.cpu_placement import Operation, Placed, place
 from fused_mlp.kernels.base import Float32
 from fused_mlp.kernels.folding import fold
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.dtypes import Array, widen
-from fused_mlp.models.formula import Formula
-from fused_mlp.models.quantization import Int8Matrix, Reduced
-from fused_mlp.models.spec import Gated, Linear, Norm
+from fused_mlp.models.program.formula import Formula
+from fused_mlp.models.program.spec import Affine, Gated, Linear, Norm, Step
+from fused_mlp.models.program.steps import Bag, Bucketize, Dot, Embedding, Pick, Reduce, Repeat
+from fused_mlp.models.weights.dtypes import Array, widen
+from fused_mlp.models.weights.quantization import Int8Matrix, Reduced
 
 # name, operands (-1: the constant), the register of the result, the constant, parameters
 FormulaSteps = list[tuple[str, list[int], int, float, list[float]]]
@@ -25,11 +26,16 @@ FormulaSteps = list[tuple[str, list[int], int, float, list[float]]]
 
 def lower(
     spec: MlpSpec, tensors: Mapping[str, Array], reduced: Reduced
-) -> tuple[tuple[int, ...], list[tuple[str, dict[str, Any]]]]:
-    """The sizes of the scratch buffers, and for each operation ("product" or "row") the arguments of its record."""
+) -> tuple[tuple[int, ...], list[tuple[str, Any]]]:
+    """The sizes of the scratch buffers, and for each operation ("product" or "row") the arguments of its record; of
+    "lookups" a list of them, one for each table."""
     placed, wide, narrow = _prepare(spec, tensors, reduced)
+    widths = spec.widths_by_name
     return placed.scratch, [
-        _arguments(placed, number, wide, narrow) for number in range(len(placed.operations))
+        ("lookups", _lookups(placed, each, widths, wide, narrow))
+        if each.lookups
+        else _arguments(placed, number, widths, wide, narrow)
+        for number, each in enumerate(placed.operations)
     ]
 
 
@@ -39,7 +45,10 @@ def _prepare(
     """The operations, all tensors in float32, and the matrices in fewer bits: those of a bfloat16 model too, whose
     products are the same in either."""
     narrow = narrow_matrices(tensors, reduced)
-    spec, wide = fold(spec, {name: widen(tensor) for name, tensor in tensors.items()}, narrow.keys())
+    # Tables in bfloat16 are read as they are, and may be too large to be widened.
+    tables = spec.tables if spec.dtype == "bfloat16" else ()
+    in_float32 = {name: widen(tensor) for name, tensor in tensors.items() if name not in tables}
+    spec, wide = fold(spec, in_float32, narrow.keys())
     kinds = {name: type(matrix).__name__ for name, matrix in narrow.items()}
     return place(spec, lambda step: kinds.get(f"{step.prefix}.weight", "")), wide, narrow
 
@@ -56,13 +65,67 @@ def operation_names(spec: MlpSpec, tensors: Mapping[str, Array], reduced: Reduce
     """The steps that the operations compute, for a profile: `fc1`, or `pi, v` for products side by side."""
     names = []
     for each in _prepare(spec, tensors, reduced)[0].operations:
-        steps = each.products or (() if each.step is None else (each.step,))
+        steps = each.products or each.lookups or (() if each.step is None else (each.step,))
         names.append(", ".join(step.name for step in steps) or each.value or "outputs")
     return names
 
 
+def _lookups(
+    placed: Placed,
+    operation: Operation,
+    widths: Mapping[str, int],
+    tensors: Mapping[str, Float32],
+    reduced: Reduced,
+) -> list[dict[str, Any]]:
+    return [_lookup(placed, step, widths, tensors, reduced) for step in operation.lookups]
+
+
+def _lookup(
+    placed: Placed,
+    step: Embedding | Bag,
+    widths: Mapping[str, int],
+    tensors: Mapping[str, Float32],
+    reduced: Reduced,
+) -> dict[str, Any]:
+    matrix = _matrix("", [f"{step.prefix}.weight"], tensors, reduced)
+    bag = step if isinstance(step, Bag) else None
+    return {
+        "table": matrix["weight"],
+        "scale": matrix["scale"],
+        "input": placed.places[step.input],
+        "ids": widths[step.input],
+        "output": placed.places[step.name],
+        "bag": None if bag is None else bag.mode,
+        "padding": -1 if bag is None or bag.padding is None else bag.padding,
+        "factors": None if bag is None or bag.factors is None else placed.places[bag.factors],
+    }
+
+
+def _grouped(placed: Placed, each: Operation, step: Step, in_width: int) -> dict[str, Any]:
+    """The fields that only the record of such a step has."""
+    options: dict[str, Any] = {"in_width": in_width}
+    places = [placed.places[source] for source in each.others]
+    options |= dict(zip(("other", "third"), places, strict=False))
+    match step:
+        case Bucketize():
+            options |= {"count": step.count, "flag": step.right}
+        case Pick():
+            options |= {"groups": step.groups}
+        case Dot():
+            options |= {"groups": step.groups, "flag": step.itself}
+        case Reduce():
+            options |= {"groups": step.groups, "reduction": step.mode, "flag": step.over == "features"}
+        case Repeat():
+            options |= {"groups": step.groups, "count": step.times}
+    return options
+
+
 def _arguments(
-    placed: Placed, number: int, tensors: Mapping[str, Float32], reduced: Reduced
+    placed: Placed,
+    number: int,
+    widths: Mapping[str, int],
+    tensors: Mapping[str, Float32],
+    reduced: Reduced,
 ) -> tuple[str, dict[str, Any]]:
     each = placed.operations[number]
     buffer, column = placed.places[each.value]
@@ -79,6 +142,9 @@ def _arguments(
             return None if each.step is None else tensors.get(f"{each.step.prefix}.{name}")
 
         vectors = {"weight": of_step("weight"), "bias": of_step("bias")}
+        if each.step is not None and not isinstance(each.step, (Affine, Norm)):
+            vectors["weight"] = of_step("boundaries")
+            common |= _grouped(placed, each, each.step, widths[each.source])
         if isinstance(each.step, Norm):  # a folded one has none
             vectors = {name: vectors[name] if getattr(each.step, name) else None for name in vectors}
         return "row", {**common, **vectors, "kind": each.kind, "width": each.width, "eps": each.eps}

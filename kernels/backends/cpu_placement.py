@@ -10,31 +10,52 @@ from dataclasses import dataclass, field, replace
 
 from fused_mlp.kernels.fusion import Combined, FusedStep, Product, compose, fuse, join
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.formula import Formula, parse
-from fused_mlp.models.spec import (
-    INPUT,
+from fused_mlp.models.program.formula import Formula, parse
+from fused_mlp.models.program.spec import INPUT
+from fused_mlp.models.program.steps import (
     Affine,
+    Bag,
     Combine,
+    Compare,
     Concat,
     Elementwise,
+    Embedding,
     Gated,
     Linear,
     Norm,
     Slice,
     Softmax,
+    Step,
 )
 
 Place = tuple[int, int]  # buffer, column; buffer 0 is x, 1 is y, the others are scratch
 _IDENTITY = parse("x")
 _X, _Y, _SCRATCH = 0, 1, 2
 _RESULT = ""  # the name of y; no step has it
+# Row operations that may overwrite what they read: value by value, of one width.
+_IN_PLACE = ("map", "combine", "affine", "layer", "rms", "l2", "softmax", "log_softmax", "where", "number")
+# Operations that may apply a function to their result.
+_WITH_FUNCTION = (
+    "combine",
+    "affine",
+    "layer",
+    "rms",
+    "l2",
+    "where",
+    "number",
+    "pick",
+    "dot",
+    "reduce",
+    "repeat",
+)
 
 
 @dataclass
 class Operation:
-    """One product with its epilogue, or one step row by row (`kind`). Values are named until they have places."""
+    """One product with its epilogue, one step row by row (`kind`), or several lookups. Values are named until they have
+    places."""
 
-    kind: str  # "product", or that of a row operation
+    kind: str  # "product", "lookup", or that of a row operation
     source: str
     value: str
     width: int
@@ -42,13 +63,23 @@ class Operation:
     function: Formula = _IDENTITY
     combined: Combined | None = None
     then: Formula = _IDENTITY
-    step: Affine | Norm | None = None  # whose weight and bias it uses
+    step: Step | None = None  # whose tensors and options it uses
     eps: float = 0.0
     column: int = 0  # of a copy: where in `value` it begins
+    others: tuple[str, ...] = ()  # what else it reads
+    lookups: tuple[Embedding | Bag, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return (self.source,) if self.combined is None else (self.source, self.combined.other)
+        if self.lookups:
+            return tuple(source for lookup in self.lookups for source in lookup.sources)
+        combined = () if self.combined is None else (self.combined.other,)
+        return (self.source, *combined, *self.others)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values that it makes."""
+        return tuple(lookup.name for lookup in self.lookups) or (self.value,)
 
 
 @dataclass(frozen=True)
@@ -78,6 +109,7 @@ class _Placement:
 
     def run(self) -> Placed:
         self._make_operations()
+        self._join_lookups()
         self._join_products()
         self._work_in_place()
         return self._assign_buffers()
@@ -120,6 +152,8 @@ class _Placement:
         match step:
             case Slice() | Concat():
                 return step
+            case Embedding() | Bag():
+                return Operation("lookup", step.input, step.name, self.widths[step.name], lookups=(step,))
             case Product():
                 return Operation(
                     "product",
@@ -133,7 +167,7 @@ class _Placement:
                 )
             case Elementwise():
                 return Operation("map", step.input, step.name, self.widths[step.name], then=step.formula)
-            case Combine():
+            case Combine() | Compare():
                 first, second = step.inputs
                 combined = Combined(step.op, second, swapped=False)
                 return Operation("combine", first, step.name, self.widths[step.name], combined=combined)
@@ -145,7 +179,28 @@ class _Placement:
                 return Operation("affine", step.input, step.name, self.widths[step.name], step=step)
             case Softmax():
                 return Operation(step.op, step.input, step.name, self.widths[step.name])
-        raise AssertionError(f"no operation for {type(step).__name__}")
+            case _:  # row by row, by the name of the step
+                first, *others = step.sources
+                width = self.widths[step.name]
+                return Operation(step.op, first, step.name, width, step=step, others=tuple(others))
+
+    # ---- lookups become one operation as early as their ids are there: their cache misses overlap ----
+
+    def _join_lookups(self) -> None:
+        joined: list[Operation] = []
+        written: dict[str, int] = {}  # by whole value: the last operation that writes to it
+        for each in self.operations:
+            after = max((written.get(self._resolve(source)[0], -1) for source in each.sources), default=-1)
+            place = next((at for at in range(after + 1, len(joined)) if joined[at].lookups), None)
+            if not each.lookups or place is None:
+                place = len(joined)
+                joined.append(each)
+            else:
+                joined[place] = replace(joined[place], lookups=joined[place].lookups + each.lookups)
+            for value in each.values:
+                whole = self._resolve(value)[0]
+                written[whole] = max(written.get(whole, -1), place)
+        self.operations = joined
 
     # ---- products of the same input with the same epilogue become one ----
 
@@ -204,7 +259,7 @@ class _Placement:
     # ---- row operations overwrite a source that nothing else reads ----
 
     def _work_in_place(self) -> None:
-        made = {each.value for each in self.operations if each.column == 0}
+        made = {value for each in self.operations if each.column == 0 for value in each.values}
         reads: dict[str, int] = {}
         for each in self.operations:
             for source in each.sources:
@@ -213,9 +268,9 @@ class _Placement:
             parent for parent, _ in self.inside.values()
         }  # parts of a value may be read by other names
         for each in self.operations:
-            if each.kind == "product" or each.value == _RESULT or each.column:
+            if each.kind not in _IN_PLACE or each.value == _RESULT or each.column:
                 continue
-            for source in each.sources:
+            for source in each.sources[:2]:
                 if (
                     source in made
                     and source not in parents
@@ -239,37 +294,43 @@ class _Placement:
         written: dict[str, int] = {}
         needed: dict[str, int] = {}
         for number, each in enumerate(self.operations):
-            target = self._resolve(each.value)[0]
-            written.setdefault(target, number)
-            for value in (target, *(self._resolve(source)[0] for source in each.sources)):
-                needed[value] = number
+            for target in self._targets(each):
+                written.setdefault(target, number)
+            for value in (*each.values, *each.sources):
+                needed[self._resolve(value)[0]] = number
         buffers = {INPUT: _X, _RESULT: _Y}
         scratch: list[int] = []
         free: list[int] = []
         for number, each in enumerate(self.operations):
-            target = self._resolve(each.value)[0]
-            if written[target] == number and target not in buffers:
-                buffers[target] = _take(scratch, free, self.widths[target])
-            ended = {self._resolve(value)[0] for value in (each.value, *each.sources)}
+            for target in self._targets(each):
+                if written[target] == number and target not in buffers:
+                    buffers[target] = _take(scratch, free, self.widths[target])
+            ended = {self._resolve(value)[0] for value in (*each.values, *each.sources)}
             free += [
                 buffers[value] for value in ended if needed[value] == number and buffers[value] >= _SCRATCH
             ]
         places = {}
-        for value in {name for each in self.operations for name in (each.value, *each.sources)}:
+        for value in {name for each in self.operations for name in (*each.values, *each.sources)}:
             whole, column = self._resolve(value)
             places[value] = (buffers[whole], column)
         return Placed(tuple(self.operations), places, tuple(scratch), self._free_to_the_right())
+
+    def _targets(self, operation: Operation) -> tuple[str, ...]:
+        """The whole values that it writes to, each once."""
+        return tuple(dict.fromkeys(self._resolve(value)[0] for value in operation.values))
 
     def _free_to_the_right(self) -> frozenset[int]:
         """The products that may write past the end of their value: nothing there has been written yet."""
         numbers = set()
         ends: dict[str, int] = {}  # of what has been written to each value
         for number, each in enumerate(self.operations):
-            whole, column = self._resolve(each.value)
-            end = column + each.column + each.width
-            if each.kind == "product" and ends.get(whole, 0) <= end:
-                numbers.add(number)
-            ends[whole] = max(ends.get(whole, 0), end)
+            for value in each.values:
+                whole, column = self._resolve(value)
+                width = self.widths[value] if each.lookups else each.width
+                end = column + each.column + width
+                if each.kind == "product" and ends.get(whole, 0) <= end:
+                    numbers.add(number)
+                ends[whole] = max(ends.get(whole, 0), end)
         return frozenset(numbers)
 
 
@@ -290,7 +351,7 @@ def _followed_by(before: Operation | Slice | Concat, step: FusedStep) -> Operati
     """A row operation with the function after it; None if it takes none, or if its functions are too long for one."""
     if not isinstance(before, Operation) or not isinstance(step, Elementwise):
         return None
-    if before.kind != "combine" and before.step is None:
+    if before.kind not in _WITH_FUNCTION:
         return None
     then = compose(before.then, step.formula)
     return None if then is None else replace(before, value=step.name, then=then)

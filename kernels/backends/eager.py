@@ -9,7 +9,8 @@ import torch
 from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cuda.running.presence import is_lost, report_lost
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
-from fused_mlp.models import Mlp
+from fused_mlp.models import Mlp, MlpSpec
+from fused_mlp.models.importers.torch.steps import ids_of
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
 from fused_mlp.models.importers.torch.writing import make_module
 
@@ -37,7 +38,7 @@ class EagerKernel(Kernel):
     def run(self, x: Float32, y: Float32) -> str:
         try:
             with torch.inference_mode():
-                result = self._module(torch.from_numpy(x).to(self._device, self._dtype))
+                result = self._module(*self._inputs(torch.from_numpy(x)))
                 torch.from_numpy(y).copy_(result)
         except RuntimeError as error:
             if self._device != "cpu" and is_lost(torch.device(self._device)):
@@ -47,7 +48,19 @@ class EagerKernel(Kernel):
 
     def forward_tensors(self, x: torch.Tensor, y: torch.Tensor) -> None:
         with torch.inference_mode():
-            y.copy_(self._module(x.to(self._device, self._dtype)))
+            y.copy_(self._module(*self._inputs(x)))
+
+    def _inputs(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """What the module takes: the rows, or the fields of a record. Ids do not survive another dtype."""
+        return [each.to(self._device) for each in fields_of(self.spec, x, self._dtype)]
+
+
+def fields_of(spec: MlpSpec, x: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
+    """The arguments of a joined module: rows, or the fields of records."""
+    if not spec.record:
+        return [x.to(dtype)]
+    parts = [(part.field.kind, x[:, part.start : part.stop]) for part in spec.record]
+    return [ids_of(words) if kind == "id" else words.to(dtype) for kind, words in parts]
 
 
 def _in_tf32(mlp: Mlp, device: str) -> bool:

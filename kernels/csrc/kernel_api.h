@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FUSED_MLP_KERNEL_ABI 2
+#define FUSED_MLP_KERNEL_ABI 3
 #define FUSED_MLP_KERNEL_CAPSULE "fused_mlp.kernel"
 
 /* Flags. WAITS: run() waits for a device, so a thread that must not block leaves it to another one. */
@@ -32,6 +32,18 @@ struct fused_mlp_steps {
   void (*end)(void* ctx, void* batch);
 };
 
+/* Words [first, last) of a row. */
+struct fused_mlp_words {
+  uint32_t first, last;
+};
+
+/* Rows that have some words in common: these once, side by side, and the others of each row, side by side. */
+struct fused_mlp_group {
+  const float* shared;
+  const float* own; /* (rows, other words) */
+  size_t rows;
+};
+
 struct fused_mlp_kernel {
   uint32_t abi;   /* FUSED_MLP_KERNEL_ABI */
   uint32_t flags; /* FUSED_MLP_KERNEL_..., or 0 */
@@ -47,9 +59,14 @@ struct fused_mlp_kernel {
   /* The strategy for a batch of that many rows ("row_block", "gemv", ...). A string with static lifetime. */
   const char* (*strategy)(void* ctx, size_t rows);
   /* How many calls of run() make progress at once; one more waits for another to end. 0: any number. */
-  uint32_t most_at_once;
+  uint32_t max_at_once;
   /* Null: only run(). */
   const struct fused_mlp_steps* steps;
+  /* As run(), for groups whose rows have the same words in common: `runs`, ascending, with gaps between them.
+   * y has the rows of all groups, and the bits that run() would have written. Null: only run(). */
+  int (*run_groups)(void* ctx, const struct fused_mlp_words* runs, size_t run_count,
+                    const struct fused_mlp_group* groups, size_t group_count, float* y, unsigned busy,
+                    char* error, size_t error_size);
 };
 
 #ifdef __cplusplus

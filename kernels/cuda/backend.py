@@ -18,8 +18,7 @@ from fused_mlp.kernels.cuda import kernel_cache
 from fused_mlp.kernels.cuda.example.compiling import find_nvcc
 from fused_mlp.kernels.cuda.example.program import ExampleProgram, unsuitable
 from fused_mlp.kernels.cuda.planning.architectures import Architecture
-from fused_mlp.kernels.cuda.planning.plans import precision_of
-from fused_mlp.kernels.cuda.planning.reduced import dtype_on_gpu
+from fused_mlp.kernels.cuda.planning.plans import dtype_on_gpu, precision_of
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.cuda.running import native
@@ -30,6 +29,7 @@ from fused_mlp.kernels.cuda.running.runtime import TorchRuntime
 from fused_mlp.kernels.cuda.running.selection import Candidate, select
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.kernels.errors import KernelError
+from fused_mlp.kernels.lookups import unsupported
 from fused_mlp.models import Mlp
 
 log = logging.getLogger(__name__)
@@ -39,15 +39,19 @@ OLDEST_TRITON = (3, 5)  # the first with constexpr_function, which the kernels u
 TYPICAL_ROWS = 64
 
 
-def cublas_unavailable(_: Mlp) -> str | None:
+def cuda_unavailable(_: object) -> str | None:
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+def cublas_unavailable(mlp: Mlp) -> str | None:
+    return unsupported(mlp.spec) or cuda_unavailable(mlp)
 
 
 def triton_unavailable(mlp: Mlp) -> str | None:
     """Why Triton kernels cannot run here, or None. Does not import triton."""
-    why = cublas_unavailable(mlp)
-    if why is not None and native.unavailable():
-        return why
+    why, unable = cuda_unavailable(mlp), unsupported(mlp.spec)
+    if unable is not None or (why is not None and native.unavailable()):
+        return unable or why
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (it comes with CUDA builds of torch): pip install triton"
     if (old := _old_triton()) is not None:
@@ -102,7 +106,7 @@ def _named(found: list[_Labelled], label: str | None) -> list[_Labelled]:
 
 
 def candidates(mlp: Mlp) -> tuple[TorchRuntime, list[Candidate]]:
-    """What may serve a model on the current device, the rule's choice first. Nothing is built yet."""
+    """The candidates to serve a model on the current device, the rule's choice first. Nothing is built yet."""
     runtime = _runtime()
     architecture = runtime.architecture
     assert architecture is not None

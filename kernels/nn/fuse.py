@@ -14,7 +14,7 @@ from torch import nn
 from fused_mlp.kernels.errors import KernelError
 from fused_mlp.kernels.nn.fused_module import FusedMLP
 from fused_mlp.models import ModelLoadError
-from fused_mlp.models.spec import Gated, Linear
+from fused_mlp.models.program.spec import Gated, Linear
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _FEWEST_PRODUCTS = 2
 
 @dataclass
 class Fusion:
-    """What `fuse_mlps` did; printed, it is a list.
+    """The result of `fuse_mlps`; prints as a list.
 
     Attributes:
         model: The model that was given, unless it is an MLP itself: then the FusedMLP in its place.
@@ -117,7 +117,7 @@ class _Walk:
         except (ModelLoadError, KernelError) as error:
             self._refused[kind] = str(error)
             return str(error)
-        except Exception as error:  # a user's forward: the other blocks are replaced all the same
+        except Exception as error:  # a user's forward: the other blocks are still replaced
             log.exception("%s could not be read", path)
             self._refused[kind] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             return self._refused[kind]

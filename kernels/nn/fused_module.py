@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Mapping
 from typing import Any, List, NamedTuple  # noqa: UP035 - TorchScript reads List only
 
 import numpy as np
@@ -27,7 +28,8 @@ from fused_mlp.kernels.nn.packed import (
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.importers.from_torch import Reading, read_module
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
-from fused_mlp.models.weights import expected_shapes
+from fused_mlp.models.program.inputs import Field, Input, InputError, by_name
+from fused_mlp.models.weights.mlp import expected_shapes
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -115,6 +117,7 @@ class FusedMLP(nn.Module):
         spec = reading.mlp.spec
         self._spec = spec.model_dump_json()
         self._in_features = spec.in_features
+        self._has_record = spec.inputs is not None  # which is float32, whatever the weights are
         self._out_features = spec.out_features
         columns = [spec.columns(output.name) for output in spec.outputs]
         self._columns = [
@@ -158,7 +161,9 @@ class FusedMLP(nn.Module):
         weakref.finalize(self, forget_expired).atexit = False
         if self._weights()[0].dtype in TORCH_DTYPES.values():
             self._fresh_kernel()  # a kernel that cannot be had, or that is wrong, is better known now
-        if self._form.kind != "tensor" or len(self._form.shape) != 1:
+        if spec.inputs is not None:
+            self.__class__ = _FusedInputs
+        elif self._form.kind != "tensor" or len(self._form.shape) != 1:
             self.__class__ = _FusedHeads
 
     @classmethod
@@ -223,7 +228,8 @@ class FusedMLP(nn.Module):
             if device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device):
                 # It decides about dtypes, layer by layer.
                 return reference.forward(rows, weights, parse_spec(self._spec))
-        if rows.dtype != weights[0].dtype or rows.device != weights[0].device:
+        of_weights = rows.dtype == weights[0].dtype or self._has_record
+        if not of_weights or rows.device != weights[0].device:
             raise RuntimeError(
                 f"FusedMLP: expected {weights[0].dtype} on {weights[0].device}, got {rows.dtype} on {rows.device}"
             )
@@ -396,6 +402,45 @@ class _FusedHeads(FusedMLP):
                 head = head.reshape(list(head.shape[:-1]) + shape)
             heads.append(head)
         return built(self._form, heads)
+
+
+class _FusedInputs(_FusedHeads):
+    """One of a module with several inputs: takes them as the module does, or as one dict, or packed by `spec.pack`."""
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        packed = len(given) == 1 and isinstance(given[0], Tensor) and given[0].dim() == 2
+        if packed and not named and given[0].shape[1] == self._in_features and len(self._inputs) > 1:
+            return super().forward(given[0])
+        return super().forward(self._pack(given, named))
+
+    @property
+    def _inputs(self) -> tuple[Input, ...]:
+        return parse_spec(self._spec).inputs or ()
+
+    def _pack(self, given: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
+        """A record. Floats stay in torch, so that autograd reaches them."""
+        values: Any = given
+        if len(given) == 1 and isinstance(given[0], Mapping):
+            values = given[0]
+        elif named:
+            values = {each.name: value for each, value in zip(self._inputs, given, strict=False)} | named
+        values = by_name(self._inputs, values)
+        device = self._weights()[0].device
+        parts = []
+        for each in self._inputs:
+            value = values[each.name]
+            floats = isinstance(value, Tensor) and value.is_floating_point() and each.fields == (Field(),)
+            if floats and value.shape[1:] == each.shape:
+                parts.append(value.reshape(len(value), -1).to(device, torch.float32))
+            else:
+                array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+                parts.append(torch.from_numpy(each.pack(array)).to(device))
+        if len({len(part) for part in parts}) > 1:
+            rows = ", ".join(
+                f"{len(part)} of {each.name!r}" for each, part in zip(self._inputs, parts, strict=True)
+            )
+            raise InputError(f"inputs of different rows: {rows}")
+        return torch.cat(parts, 1)
 
 
 def _takes_leading_dimensions(module: nn.Module, spec: MlpSpec) -> bool:

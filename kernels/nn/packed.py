@@ -23,9 +23,9 @@ from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.kernels.registry import compile  # noqa: A004 - as everywhere
 from fused_mlp.models import Mlp, MlpSpec
-from fused_mlp.models.dtypes import Array
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES, to_array
-from fused_mlp.models.weights import expected_shapes
+from fused_mlp.models.weights.dtypes import Array
+from fused_mlp.models.weights.mlp import expected_shapes
 
 _DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _Addresses = tuple[int, ...]
@@ -71,7 +71,7 @@ def parse_spec(text: str) -> MlpSpec:
 
 
 def addresses_and_versions(weights: Sequence[Tensor]) -> tuple[_Addresses, tuple[int, ...]]:
-    """What changes when weights are replaced, and when they are written to."""
+    """Addresses change when weights are replaced, versions when they are written to."""
     try:
         return tuple([w.data_ptr() for w in weights]), tuple([w._version for w in weights])
     except RuntimeError as error:

@@ -4,61 +4,42 @@ where no kernel can, and how it differentiates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.importers.torch.formulas import FUNCTIONS, apply
-from fused_mlp.models.importers.torch.modules import normalize
-from fused_mlp.models.spec import INPUT, Step
-from fused_mlp.models.weights import expected_shapes
+from fused_mlp.models.importers.torch.steps import as_words, compute, ids_of
+from fused_mlp.models.program.spec import INPUT
+from fused_mlp.models.weights.mlp import expected_shapes
 
 
 def forward(x: Tensor, weights: Sequence[Tensor], spec: MlpSpec) -> Tensor:
-    """x: (..., in_features); weights in the order of `expected_shapes`. All outputs side by side."""
-    tensors = dict(zip(expected_shapes(spec), weights, strict=True))
-    values = {INPUT: x}
+    """x: (..., in_features), in float32 if it has ids; weights in the order of `expected_shapes`. All outputs side by
+    side."""
+    return forward_named(x, dict(zip(expected_shapes(spec), weights, strict=True)), spec)
+
+
+def forward_named(x: Tensor, tensors: Mapping[str, Tensor], spec: MlpSpec) -> Tensor:
+    """Values of ids are the words of a record here, as everywhere. Ids do not survive another dtype: a record is cut
+    first, and the weights' dtype is that of its floats."""
+    kinds = spec.kinds_by_name
+    dtype = next((weight.dtype for weight in tensors.values()), x.dtype) if spec.record else x.dtype
+    values = {INPUT: x.to(dtype) if kinds.get(INPUT) == "float" else x}
     for step in spec.steps:
-        values[step.name] = _step(step, [values[source] for source in step.sources], tensors)
+        sources, prefix = [values[source] for source in step.sources], step.prefix
+        if step.makes is not None:  # others move words as they are
+            named = zip(step.sources, sources, strict=True)
+            sources = [ids_of(value) if kinds[name] == "id" else value for name, value in named]
+        made = compute(step, sources, lambda name: tensors.get(f"{prefix}.{name}"))  # noqa: B023 - called at once
+        if step.makes == "id":
+            made = as_words(made)
+        elif kinds[step.name] == "float" and (spec.record or step.reads):
+            made = made.to(dtype)
+        values[step.name] = made
     results = [values[output.value] for output in spec.outputs]
     return results[0] if len(results) == 1 else torch.cat(results, -1)
-
-
-def _step(step: Step, sources: list[Tensor], tensors: dict[str, Tensor]) -> Tensor:  # noqa: PLR0911 - a table of steps
-    x = sources[0]
-
-    def tensor(name: str) -> Tensor | None:
-        return tensors.get(f"{step.prefix}.{name}")
-
-    def linear(half: str = "") -> Tensor:
-        return functional.linear(x, tensors[f"{step.prefix}.{half}weight"], tensor(f"{half}bias"))
-
-    match step.op:
-        case "linear":
-            return linear()
-        case "gated":
-            return apply(step.formula, linear("gate_")) * linear()
-        case "elementwise":
-            return apply(step.formula, x)
-        case "norm":
-            return normalize(x, step.kind, step.eps, tensor("weight"), tensor("bias"))
-        case "affine":
-            weight, bias = tensor("weight"), tensor("bias")
-            x = x if weight is None else x * weight
-            return x if bias is None else x + bias
-        case "softmax":
-            return x.softmax(-1)
-        case "log_softmax":
-            return x.log_softmax(-1)
-        case "concat":
-            return torch.cat(sources, -1)
-        case "slice":
-            return x[..., step.start : step.stop]
-    result: Tensor = FUNCTIONS[step.op](*sources)
-    return result
 
 
 def backward(

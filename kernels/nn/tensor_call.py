@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fused_mlp.kernels.base import Kernel, check_array, check_out, check_rows, check_shape
+from fused_mlp.kernels.base import Kernel, check_array, check_out, check_record, check_rows, check_shape
 from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.models.importers.torch.tensors import to_tensor
 
@@ -17,6 +17,8 @@ from fused_mlp.models.importers.torch.tensors import to_tensor
 def call_with_tensors(kernel: Kernel, x: Any, out: Any) -> Any:
     """`Kernel.__call__` where x or out is a tensor; the other may be an array."""
     source = _check(x, kernel.spec.in_features, "input")
+    if kernel.spec.record:
+        check_record(kernel.spec, source.detach().cpu().numpy())
     if out is None:
         target = torch.empty(
             (source.shape[0], kernel.spec.out_features), dtype=source.dtype, device=source.device

@@ -18,7 +18,7 @@ except ImportError:
     _cpu = None  # type: ignore[assignment]
 
 CATEGORY = "cpu_kernel"
-_MOST_SPANS = 200_000
+_MAX_SPANS = 200_000
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def recorded_phases() -> Iterator[Recording]:
     if _cpu is None:
         yield recording
         return
-    _cpu.start_recording_phases(_MOST_SPANS)
+    _cpu.start_recording_phases(_MAX_SPANS)
     try:
         yield recording
     finally:
@@ -63,7 +63,7 @@ def recorded_phases() -> Iterator[Recording]:
 
 
 def _wall_offset_ns() -> int:
-    """Of several tries, the one that read both clocks closest together."""
+    """The best of several tries: the one that read both clocks closest together."""
     tries = []
     for _ in range(9):
         before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()

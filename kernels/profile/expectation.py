@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fused_mlp.kernels.profile.errors import ProfileError
-from fused_mlp.kernels.profile.results import PROFILED, Point
+from fused_mlp.kernels.profile.results import PROFILED, Point, ProfileError
 
 _COUNTED = {
     "ops": lambda point: point.counts.dispatched,

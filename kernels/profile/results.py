@@ -11,6 +11,10 @@ PROFILED: tuple[VariantName, ...] = ("eager", "compile", "fused")
 RegimeName = Literal["overhead", "memory", "compute"]
 
 
+class ProfileError(Exception):
+    """The request cannot be profiled. The text is one line: what was expected, what was given."""
+
+
 @dataclass(frozen=True)
 class Counts:
     """One forward pass, counted in the profiler's events."""
@@ -115,9 +119,8 @@ class Profile:
     precision: str = "float32"  # of the weights that the fused kernel multiplies
     compared: str = ""  # in words: which variant runs which weights, where they differ
     int8_ops_per_s: float | None = None  # where the fused kernel multiplies int8
-    fused_bytes_per_s: float | None = (
-        None  # reading the weights as the fused kernel keeps them, if in fewer bits
-    )
+    # Reading the weights as the fused kernel keeps them, if in fewer bits.
+    fused_bytes_per_s: float | None = None
     steps: tuple[StepCost, ...] = ()
     flames: dict[str, Flame] = field(default_factory=dict)  # "eager/1" -> its flame graph
     traces: dict[str, str] = field(default_factory=dict)  # the same keys -> file

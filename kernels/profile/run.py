@@ -16,20 +16,27 @@ from fused_mlp.kernels.cuda.running.current import current_device
 from fused_mlp.kernels.profile.capture import capture
 from fused_mlp.kernels.profile.counting import count
 from fused_mlp.kernels.profile.cpu_phases import Recording, recorded_phases, step_times
-from fused_mlp.kernels.profile.errors import ProfileError
-from fused_mlp.kernels.profile.flames import flame_of
-from fused_mlp.kernels.profile.judgement import judge
 from fused_mlp.kernels.profile.machine import Limits, describe_machine, measure_cpu, measure_cuda
-from fused_mlp.kernels.profile.regimes import advise, classify
-from fused_mlp.kernels.profile.results import PROFILED, Counts, Flame, Point, Profile, StepCost, VariantName
-from fused_mlp.kernels.profile.shapes import narrow_twin, reduced_alike
+from fused_mlp.kernels.profile.regimes import advise, classify, judge
+from fused_mlp.kernels.profile.results import (
+    PROFILED,
+    Counts,
+    Flame,
+    Point,
+    Profile,
+    ProfileError,
+    StepCost,
+    VariantName,
+)
+from fused_mlp.kernels.profile.shapes import narrow_twin, random_rows, reduced_alike
 from fused_mlp.kernels.profile.step_costs import step_costs
 from fused_mlp.kernels.profile.timing import OtherLoad, Time, time_calls
-from fused_mlp.kernels.profile.variants import Variant, is_narrow, one_line
+from fused_mlp.kernels.profile.trace_events import flame_of
+from fused_mlp.kernels.profile.variants import ProfiledVariant, is_narrow, one_line
 from fused_mlp.kernels.registry import parse_device
 from fused_mlp.kernels.work import Work, work_of
 from fused_mlp.models import Mlp, MlpSpec
-from fused_mlp.models.quantization import to_bfloat16, widened
+from fused_mlp.models.weights.quantization import to_bfloat16, widened
 
 Progress = Callable[[str], None]
 _KERNEL = "kernel of fused"
@@ -50,7 +57,7 @@ class Options:
 class _Ready:
     """A variant that runs, and the call that measures its overhead."""
 
-    variant: Variant
+    variant: ProfiledVariant
     packing: Recording
     # The same steps without arithmetic, by whether the batch is a single row: torch.compile makes two graphs.
     narrow: Mapping[bool, Callable[[], object]]
@@ -104,9 +111,7 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
     missing: dict[int, float] = {}  # batch -> share of the time
     for batch in options.batches:
         progress(f"batch {batch}: timing {', '.join(ready)}")
-        x = torch.randn(batch, mlp.spec.in_features, generator=torch.Generator().manual_seed(2)).to(
-            options.device
-        )
+        x = random_rows(mlp.spec, batch).to(options.device)
         calls = {name: each.variant.bind(x) for name, each in ready.items()}
         narrow = {f"narrow {name}": each.narrow[batch == 1] for name, each in ready.items()}
         alone = {f"kernel of {name}": each.variant.bind_kernel(x) for name, each in ready.items()}
@@ -257,16 +262,16 @@ def _prepare(
     ready: dict[VariantName, _Ready] = {}
     failures: dict[str, str] = {}
     twin = reduced_alike(narrow_twin(mlp.spec), mlp)
-    sample = torch.randn(2, twin.spec.in_features).to(options.device)
+    sample = random_rows(twin.spec, 2).to(options.device)
     for name in options.variants:
         progress(f"building {name}")
         try:
             with recorded_phases() as packing:
-                variant = Variant(name, mlp, options.device, options.threads)
+                variant = ProfiledVariant(name, mlp, options.device, options.threads)
             packing.spans = [span for span in packing.spans if span.phase == "pack"]
             for batch in options.batches:  # torch.compile compiles at the first call
-                variant.bind(torch.randn(batch, mlp.spec.in_features).to(options.device))()
-            narrow = Variant(name, twin, options.device, options.threads)
+                variant.bind(random_rows(mlp.spec, batch).to(options.device))()
+            narrow = ProfiledVariant(name, twin, options.device, options.threads)
             calls = {rows == 1: narrow.bind(sample[:rows]) for rows in {min(2, b) for b in options.batches}}
             for call in calls.values():
                 call()

@@ -8,14 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from fused_mlp.kernels.profile.errors import ProfileError
+from fused_mlp.kernels.profile.results import ProfileError
 from fused_mlp.kernels.work import BYTES_PER_FLOAT
 from fused_mlp.models import Activation, LayerSpec, Mlp, MlpSpec
-from fused_mlp.models.chain import MAX_LAYERS
-from fused_mlp.models.precision import to_precision
-from fused_mlp.models.spec import INPUT
+from fused_mlp.models.program.chain import MAX_LAYERS
+from fused_mlp.models.program.inputs import Input, spread_ids
+from fused_mlp.models.program.spec import INPUT, Gated, Linear, Slice, Step
+from fused_mlp.models.program.steps import Bag, Bucketize, Dot, Embedding, Pick, Reduce, Repeat
+from fused_mlp.models.weights.precision import to_precision
 
+_FEW_IDS = 1000  # of a table that stays in the cache
 _COPIES = 4  # of the weights: ours, the module's, those that the fused kernel and torch.compile pack
 
 
@@ -71,26 +76,71 @@ def narrow_twin(spec: MlpSpec, width: int = 16) -> Mlp:
     return with_random_weights(resized(spec, lambda features: min(width, features)))
 
 
+def random_rows(spec: MlpSpec, rows: int) -> Tensor:
+    """(rows, in_features): floats, and ids over whole tables. The same every time."""
+    x = np.random.default_rng(2).standard_normal((rows, spec.in_features), np.float32)
+    spread_ids(spec.record, x)
+    return torch.from_numpy(x)
+
+
 def resized(spec: MlpSpec, width: Callable[[int], int]) -> MlpSpec:
-    """The same steps in float32, with width(n) features in every value that had n. Values side by side are cut to that
-    many, which costs a view; slices begin at 0."""
+    """The same steps in float32, with width(n) features in every value that had n. What a step makes wider is cut,
+    which costs a view; slices begin at 0. A record stays as it is, but its tables are small."""
     names = {INPUT, *(step.name for step in spec.steps)}
+    few = max([_FEW_IDS, *(step.count + 1 for step in spec.steps if isinstance(step, Bucketize))])
+    widths = {INPUT: spec.in_features if spec.inputs is not None else width(spec.in_features)}
     steps: list[Any] = []
     for step in spec.steps:
-        features = width(spec.widths_by_name[step.name])
-        match step.op:
-            case "linear" | "gated":
-                steps.append(step.model_copy(update={"out_features": features}))
-            case "slice":
-                steps.append(step.model_copy(update={"start": 0, "stop": features}))
-            case "concat":
-                whole = next(name for n in range(len(names) + 1) if (name := f"whole{n}") not in names)
-                names.add(whole)
-                cut = {"op": "slice", "name": step.name, "input": whole, "start": 0, "stop": features}
-                steps += [step.model_copy(update={"name": whole}), cut]
-            case _:
-                steps.append(step)
+        features = widths[step.name] = width(spec.widths_by_name[step.name])
+        sources = tuple(widths[name] for name in step.sources)
+        if isinstance(step, Pick):  # of equal parts, as many as before
+            parts = _unused(names)
+            steps.append(Repeat(name=parts, input=step.inputs[0], groups=1, times=step.groups))
+            step = step.model_copy(update={"inputs": (parts, step.inputs[1])})  # noqa: PLW2901
+            sources = sources[0] * step.groups, 1
+        made = _resized(step, features, sources, in_record=spec.inputs is not None)
+        if isinstance(step, (Embedding, Bag)):
+            made = made.model_copy(update={"features": width(step.features), "size": min(step.size, few)})
+        if made.width(sources) != features:
+            whole = _unused(names)
+            shared = {"weights": step.prefix} if isinstance(step, (Embedding, Bag)) else {}
+            steps.append(made.model_copy(update={"name": whole, **shared}))
+            made = Slice(name=step.name, input=whole, start=0, stop=features)
+        steps.append(made)
+    inputs = None if spec.inputs is None else [_with_few_ids(each, few) for each in spec.inputs]
     outputs = [output.model_copy(update={"squeeze": False}) for output in spec.outputs]
     return MlpSpec.model_validate(
-        {"in_features": width(spec.in_features), "steps": steps, "outputs": outputs}
+        {"in_features": widths[INPUT], "inputs": inputs, "steps": steps, "outputs": outputs}
     )
+
+
+def _unused(names: set[str]) -> str:
+    name = next(name for n in range(len(names) + 1) if (name := f"whole{n}") not in names)
+    names.add(name)
+    return name
+
+
+def _resized(step: Step, features: int, sources: tuple[int, ...], *, in_record: bool) -> Any:
+    """The step with sources of these widths, which makes at least so many features."""
+    options: dict[str, Any] = {}
+    match step:
+        case Linear() | Gated():
+            options = {"out_features": features}
+        case Slice():
+            start = step.start if in_record and step.input == INPUT else 0
+            options = {"start": start, "stop": start + features}
+        case Dot():
+            options = {"groups": sources[0], "itself": True}
+        case Reduce():
+            options = {"groups": sources[0] if step.over == "features" else 1}
+        case Repeat():
+            options = {"groups": 1}
+    return step.model_copy(update=options)
+
+
+def _with_few_ids(each: Input, few: int) -> Input:
+    fields = tuple(
+        field if field.size is None else field.model_copy(update={"size": min(field.size, few)})
+        for field in each.fields
+    )
+    return each.model_copy(update={"fields": fields})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each step of a program has to cost, and what it did cost in the fused kernel."""
+"""The least cost of each step of a program, and its measured cost in the fused kernel."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from fused_mlp.kernels.profile.machine import Limits
 from fused_mlp.kernels.profile.results import StepCost
 from fused_mlp.kernels.work import Work
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.spec import Step
-from fused_mlp.models.summary import describe
+from fused_mlp.models.program.spec import Step
 
 
 def step_costs(
@@ -29,7 +28,7 @@ def step_costs(
         int8_flops = batch * sum(works[step.name].int8_flops for step in steps)
         limit_us = 1e6 * max(limits.compute_s(flops, int8_flops), weight_bytes / limits.bytes_per_s)
         found = [times[step.name] for step in steps if step.name in times]
-        what = " ".join(map(describe, steps))
+        what = " ".join(step.describe() for step in steps)
         costs.append(
             StepCost(
                 batch,

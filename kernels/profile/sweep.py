@@ -11,11 +11,17 @@ from pathlib import Path
 
 import torch
 
-from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.profile.machine import describe_machine
-from fused_mlp.kernels.profile.shapes import check_size, reduced_alike, resized, with_random_weights
+from fused_mlp.kernels.profile.results import ProfileError
+from fused_mlp.kernels.profile.shapes import (
+    check_size,
+    random_rows,
+    reduced_alike,
+    resized,
+    with_random_weights,
+)
 from fused_mlp.kernels.profile.timing import Time, time_calls
-from fused_mlp.kernels.profile.variants import Variant
+from fused_mlp.kernels.profile.variants import ProfiledVariant
 from fused_mlp.models import Mlp, MlpSpec
 
 WIDTHS = (32, 64, 128, 256, 512, 1024)
@@ -83,15 +89,19 @@ def run_sweep(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        built: dict[int, tuple[Variant, Variant]] = {}
+        built: dict[int, tuple[Mlp, ProfiledVariant, ProfiledVariant]] = {}
         for batch, width in missing:
             if width not in built:
                 same = reduced_alike(with_random_weights(equally_wide(mlp.spec, width)), mlp)
                 built = {
-                    width: (Variant("eager", same, "cpu", threads), Variant("fused", same, "cpu", threads))
+                    width: (
+                        same,
+                        ProfiledVariant("eager", same, "cpu", threads),
+                        ProfiledVariant("fused", same, "cpu", threads),
+                    )
                 }
-            x = torch.randn(batch, width)
-            eager, fused = built[width]
+            same, eager, fused = built[width]
+            x = random_rows(same.spec, batch)
             calls = {"eager": eager.bind(x), "fused": fused.bind(x)}
             done.append(_measured(batch, width, calls, budget_s))
             others = [cell for cell in kept if cell not in done]

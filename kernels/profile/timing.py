@@ -14,7 +14,7 @@ from typing import TypeVar
 Key = TypeVar("Key")
 
 _SAMPLE_S = 0.004  # long enough that the cost of clock and loop is negligible
-_LEAST_SAMPLES = 5
+_MIN_SAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Time:
 
 
 class OtherLoad:
-    """What others use of the cores that this process may run on, the hypervisor included. Only Linux tells."""
+    """The load that others, the hypervisor included, put on the cores of this process. Only Linux tells."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter(), self._busy_s(), time.process_time()
 
     def missing_share(self, threads: int) -> float:
-        """Of the time that so many threads would have liked to run since then: how much no core was free for."""
+        """The share of the time since then in which that many threads would have found no free core."""
         now = time.perf_counter(), self._busy_s(), time.process_time()
         elapsed, busy, own = (after - before for after, before in zip(now, self._start, strict=True))
         if busy == 0:
@@ -68,7 +68,7 @@ def time_calls(calls: Mapping[Key, Callable[[], object]], budget_s: float) -> di
     best: dict[Key, Time] = {}
     deadline = time.perf_counter() + budget_s * len(calls)
     samples = 0
-    while samples < _LEAST_SAMPLES or time.perf_counter() < deadline:
+    while samples < _MIN_SAMPLES or time.perf_counter() < deadline:
         for key, call in calls.items():
             sample = _sample(call, repeats[key])
             if key not in best or sample.us < best[key].us:

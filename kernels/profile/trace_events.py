@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the call tree from the profiler's exported events (Chrome's trace format)."""
+"""Builds the call tree, and the tree of a flame graph, from the profiler's exported events (Chrome's trace format).
+Sibling spans of the same name are added up in a flame graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from fused_mlp.kernels.profile.results import Flame
 
 FORWARD = "forward"  # the annotation around one forward pass
 
@@ -67,3 +70,20 @@ def instants(trace: Event, name: str, start: float, end: float) -> Iterator[Even
     for event in trace["traceEvents"]:
         if event.get("ph") == "i" and event["name"] == name and start <= event["ts"] <= end:
             yield event
+
+
+def flame_of(trace: Event) -> Flame:
+    """Shows the pass with the median time: an interrupted pass would distort a mean."""
+    passes = sorted(forward_passes(trace), key=lambda each: each.us)
+    return _merge("forward", passes[len(passes) // 2 :][:1])
+
+
+def _merge(name: str, nodes: Sequence[Node]) -> Flame:
+    """Children in the order in which they first ran."""
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
+        for child in node.children:
+            groups.setdefault(child.name, []).append(child)
+    children = tuple(_merge(child, group) for child, group in groups.items())
+    category = nodes[0].category if nodes else ""
+    return Flame(name, sum(node.us for node in nodes), len(nodes), children, category)

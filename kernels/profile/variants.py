@@ -11,18 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from fused_mlp.kernels.backends.cpu_lowering import operation_names
+from fused_mlp.kernels.backends.eager import fields_of
 from fused_mlp.kernels.base import Device, Kernel
 from fused_mlp.kernels.nn.fused_module import FusedMLP
 from fused_mlp.kernels.nn.operator import NAME
 from fused_mlp.kernels.profile.results import VariantName
 from fused_mlp.kernels.registry import compile  # noqa: A004 - as everywhere
 from fused_mlp.models import Mlp
-from fused_mlp.models.weights import expected_shapes
+from fused_mlp.models.importers.torch.writing import make_module
+from fused_mlp.models.weights.mlp import expected_shapes
 
-Forward = Callable[[Tensor], Any]  # a tensor, or several where the program has several outputs
+Forward = Callable[..., Any]  # of rows, or of the fields of records -> a tensor, or several
 
 
-class Variant:
+class ProfiledVariant:
     """A forward pass for one variant; building it may take seconds (torch.compile) or fail."""
 
     def __init__(self, name: VariantName, mlp: Mlp, device: str, threads: int) -> None:
@@ -30,12 +32,16 @@ class Variant:
         self._device = device
         self.description = ""
         self._kernel: Kernel | None = None  # one that is called without a module
-        if name == "fused" and is_narrow(mlp):  # the weights of a torch module would be widened
+        self._spec = mlp.spec
+        named = mlp.spec.inputs is not None
+        # The weights of a torch module would be widened; and the kernel takes records, which no module of a user does.
+        if name == "fused" and (is_narrow(mlp) or named):
             self._kernel = compile(mlp, device=cast("Device", device), threads=threads)
             self.description = str(self._kernel.describe())
             self._forward: Forward = _as_operator(self._kernel)
             return
-        module = mlp.rounded_to("float32").to_torch().to(device)
+        wide = mlp.rounded_to("float32")
+        module = (make_module(wide, joined=True) if named else wide.to_torch()).to(device)
         if name == "fused":
             fused = FusedMLP.from_torch(module, threads=threads)
             self.description = str(fused.describe())
@@ -76,13 +82,14 @@ class Variant:
     def bind(self, x: Tensor) -> Callable[[], object]:
         """x: (rows, in_features) on the device. Returns a synchronous call without arguments."""
         forward = self._forward
+        given = [x] if self._kernel is not None else fields_of(self._spec, x, torch.float32)
         # torch.compile requires no_grad to freeze weights.
         mode: Any = torch.no_grad if self.name == "compile" else torch.inference_mode
         if self._device == "cuda":
 
             def call_cuda() -> object:
                 with mode():
-                    y = forward(x)
+                    y = forward(*given)
                 torch.cuda.synchronize()
                 return y
 
@@ -90,7 +97,7 @@ class Variant:
 
         def call() -> object:
             with mode():
-                return forward(x)
+                return forward(*given)
 
         return call
 
@@ -120,12 +127,12 @@ def _compiled(module: nn.Module) -> Forward:
 
     compiled: Any = torch.compile(module, dynamic=True)
 
-    def forward(x: Tensor) -> Any:
-        return compiled(x)
+    def forward(*given: Tensor) -> Any:
+        return compiled(*given)
 
-    def first(x: Tensor) -> Any:
+    def first(*given: Tensor) -> Any:
         with inductor.patch({"freezing": True, "cpp.enable_kernel_profile": True}):
-            return forward(x)
+            return forward(*given)
 
     return _CompileOnFirst(first, forward)
 
@@ -137,11 +144,11 @@ class _CompileOnFirst:
         self._first, self._later = first, later
         self._seen: set[bool] = set()
 
-    def __call__(self, x: Tensor) -> Any:
-        single = x.shape[0] == 1
+    def __call__(self, *given: Tensor) -> Any:
+        single = given[0].shape[0] == 1
         if single in self._seen:
-            return self._later(x)
-        result = self._first(x)
+            return self._later(*given)
+        result = self._first(*given)
         self._seen.add(single)
         return result
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fused_mlp.models.demo import REPOSITORY
 from fused_mlp.models.importers.from_torch import from_torch
-from fused_mlp.models.version_directory import save
+from fused_mlp.models.repository.version_directory import save
 
 SEED = 0
 HELD_OUT = 360  # of 1797, a fifth, stratified
@@ -91,7 +91,7 @@ def main() -> None:
         probabilities = mlp.to_torch()(x_test)
     right = probabilities.argmax(1) == y_test
     accuracy = f"{right.double().mean():.2%} of {len(y_test)} held-out images right"
-    # Of those it gets right, the one it is surest of: a demonstration, not a trap.
+    # The image it is surest of among those it gets right: a demonstration, not a trap.
     shown = int((probabilities.max(1).values * right).argmax())
     save(
         mlp.annotated(

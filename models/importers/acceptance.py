@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.evaluation import Arithmetic, Int8Products, evaluate
-from fused_mlp.models.precision import MAX_ERROR
-from fused_mlp.models.weights import Mlp
+from fused_mlp.models.program.evaluation import Arithmetic, Int8Products, evaluate
+from fused_mlp.models.weights.mlp import Mlp
+from fused_mlp.models.weights.precision import MAX_ERROR
 
-# Of a row's largest output. Rounding in that dtype makes about a tenth of it; gelu and its tanh form, the closest pair
-# of functions, are 5e-4 apart.
+# Shares of a row's largest output. Rounding in that dtype causes about a tenth; gelu and its tanh form, the closest
+# pair of functions, are 5e-4 apart.
 _TOLERANCES = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fused_mlp.models.chain import function_text
-from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.formula import parse
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Constant, Place
 from fused_mlp.models.importers.building.rows import Rows
 from fused_mlp.models.importers.checkpoints.names import Step, read_named_steps, read_steps
-from fused_mlp.models.importers.checkpoints.pickles import read_pickle
 from fused_mlp.models.importers.checkpoints.safetensors import SafetensorsCheckpoint
-from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
-from fused_mlp.models.weights import Mlp
+from fused_mlp.models.importers.checkpoints.state_dicts import read_state_dict
+from fused_mlp.models.program.chain import function_text
+from fused_mlp.models.program.formula import parse
+from fused_mlp.models.program.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
+from fused_mlp.models.weights.dtypes import Array
+from fused_mlp.models.weights.mlp import Mlp
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ def from_state_dict(
     batch_norm_eps: float = BATCH_NORM_EPS,
     dtype: Dtype | None = None,
 ) -> Mlp:
-    """Read the MLP in a state_dict, or in a `.pt` file of one, which is read with `weights_only`: no code in it is run.
+    """Read the MLP in a state_dict, or in a `.pt` file of one, whose pickle is read as data: no code in it is run.
 
     A state_dict has no activations, so you name them. Layers come in the order of the state_dict.
 
@@ -70,15 +70,9 @@ def from_state_dict(
         >>> fused_mlp.from_state_dict(net.state_dict(), activation="relu").spec.summary()
         '8-32-3 relu'
     """
-    tensors = source if isinstance(source, Mapping) else read_pickle(Path(source))
-    return _assemble(
-        _read(_as_arrays(tensors), prefix, name_map, transposed, ordered=True),
-        activation=activation,
-        output_activation=output_activation,
-        negative_slope=negative_slope,
-        batch_norm_eps=batch_norm_eps,
-        dtype=dtype,
-    )
+    options = {name: value for name, value in locals().items() if name != "source"}
+    tensors = source if isinstance(source, Mapping) else read_state_dict(Path(source))
+    return _assemble(_as_arrays(tensors), ordered=True, **options)
 
 
 def from_safetensors(
@@ -116,41 +110,30 @@ def from_safetensors(
     Raises:
         ModelLoadError: There is no MLP in it, or the names leave open what it is; the text says what to give.
     """
-    return _assemble(
-        _read(SafetensorsCheckpoint(path), prefix, name_map, transposed, ordered=False),
-        activation=activation,
-        output_activation=output_activation,
-        negative_slope=negative_slope,
-        batch_norm_eps=batch_norm_eps,
-        dtype=dtype,
-    )
-
-
-def _read(
-    tensors: Mapping[str, Array],
-    prefix: str,
-    name_map: Mapping[str, str] | None,
-    transposed: bool | None,
-    *,
-    ordered: bool,
-) -> list[Step]:
-    if name_map is None:
-        return read_steps(tensors, prefix, transposed, ordered=ordered)
-    if prefix:
-        raise ModelLoadError("give prefix=... or name_map=..., not both: a map has whole names")
-    return read_named_steps(tensors, name_map, transposed)
+    options = {name: value for name, value in locals().items() if name != "path"}
+    return _assemble(SafetensorsCheckpoint(path), ordered=False, **options)
 
 
 @np.errstate(all="ignore")  # Mlp refuses what is not finite, by name
 def _assemble(
-    steps: list[Step],
+    tensors: Mapping[str, Array],
     *,
+    ordered: bool,
     activation: Activation,
     output_activation: OutputActivation,
     negative_slope: float,
+    prefix: str,
+    name_map: Mapping[str, str] | None,
+    transposed: bool | None,
     batch_norm_eps: float,
     dtype: Dtype | None,
 ) -> Mlp:
+    if name_map is not None and prefix:
+        raise ModelLoadError("give prefix=... or name_map=..., not both: a map has whole names")
+    if name_map is None:
+        steps = read_steps(tensors, prefix, transposed, ordered=ordered)
+    else:
+        steps = read_named_steps(tensors, name_map, transposed)
     products = sum(step.linear is not None for step in steps)
     if not products:
         raise ModelLoadError("there is no linear layer in it: an MLP has at least one")

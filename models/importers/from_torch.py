@@ -5,9 +5,8 @@ module is exported to a graph of ATen operators, read into a program, and compar
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +21,21 @@ from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Place
 from fused_mlp.models.importers.building.rows import Rows
+from fused_mlp.models.importers.torch.arguments import (
+    Arguments,
+    ask_for_example,
+    needed_parameters,
+    structured,
+)
+from fused_mlp.models.importers.torch.aten.refusals import writes_to
 from fused_mlp.models.importers.torch.copy import Prepared, prepare, unwrapped
 from fused_mlp.models.importers.torch.export import (
     PREFIX,
+    ROWS,
     NamedOutputs,
+    check_doubles,
     export_rows,
+    makes_doubles,
     quietly,
     run_once,
 )
@@ -39,14 +48,15 @@ from fused_mlp.models.importers.torch.trial import (
     runs_on,
     try_rows,
 )
-from fused_mlp.models.importers.verification import Run, verify
-from fused_mlp.models.precision import reduce_precision
-from fused_mlp.models.quantization import Precision
-from fused_mlp.models.spec import Dtype
-from fused_mlp.models.weights import Mlp
+from fused_mlp.models.importers.verification import Run, keeping_apart, verify
+from fused_mlp.models.program.spec import Dtype
+from fused_mlp.models.weights.mlp import Mlp
+from fused_mlp.models.weights.precision import reduce_precision
+from fused_mlp.models.weights.quantization import Precision
 
-# Of a module that computes in float32, because its code casts to it: tolerance, and what it rounds to.
-_SINGLE = {"tolerance": 2e-3, "precision": 1e-6}
+Example = Tensor | NDArray[Any] | Sequence[Any] | Mapping[str, Any] | Arguments | None
+# For a module whose code casts to float32: the tolerance, and the precision that is left.
+_SINGLE_TOLERANCE, _SINGLE_PRECISION = 2e-3, 1e-6
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class Reading:
 
 def from_torch(
     module: nn.Module,
-    example: Tensor | NDArray[Any] | Sequence[Any] | None = None,
+    example: Example = None,
     *,
     in_features: int | None = None,
     dtype: Dtype | None = None,
@@ -71,19 +81,22 @@ def from_torch(
 ) -> Mlp:
     """Read the MLP that a torch module computes in eval mode, with copies of its weights.
 
-    Any `forward` is taken that answers each row of one float tensor by itself. What no step of a program can express
-    is refused, with the line of your code that asks for it. Before the result is handed out, it is compared with the
-    module itself, both in float64, on random rows.
+    Any `forward` is taken that answers each row of its inputs by itself: one tensor or several, or a dict of some, of
+    floats, category ids, booleans or other whole numbers. What no step of a program can express is refused, with the
+    line of your code that asks for it. Before the result is handed out, it is compared with the module itself, both in
+    float64, on random rows.
 
     Args:
         module: The module. It is neither changed nor run in training mode.
         example: Rows as the module takes them, of shape (rows, ...), such as `torch.zeros(1, 3, 8)`. Needed where the
-            weights do not tell the width of a row. The first row becomes the model's own example.
+            weights do not tell the width of a row, and of modules with several inputs or ids: a tuple of tensors, or a
+            dict, `{"user": torch.tensor([3]), "x": torch.zeros(1, 8)}`. Names and dtypes of the inputs are those of
+            `forward` and of the example. The first row becomes the model's own example.
         in_features: The width of a row, in place of an example.
         dtype: Round the weights to this dtype. Without it they keep theirs; float64 is not served, and is refused.
         precision: Keep the weights in "bfloat16" or "int8", if that costs at most 5 % of a row's outputs;
-            `fused_mlp.models.precision.reduce_precision` measures the cost on rows of yours. Dynamically quantised
-            linears stay int8 unless you say "float32" or a `dtype`.
+            `fused_mlp.models.weights.precision.reduce_precision` measures the cost on rows of yours.
+            Dynamically quantised linears stay int8 unless you say "float32" or a `dtype`.
 
     Returns:
         The model, to be given to `compile`, `save` or `serve`.
@@ -96,22 +109,21 @@ def from_torch(
         >>> fused_mlp.from_torch(net).spec.summary()
         '8-32-3 gelu'
     """
-    example = _one_tensor(example)
     mlp = read_module(module, example, in_features=in_features, dtype=dtype).mlp
     mlp = reduce_precision(mlp, precision)
-    return mlp if example is None else _with_example(mlp, example)
+    return mlp if example is None else _with_example(mlp, module, example)
 
 
 def read_module(
     module: nn.Module,
-    example: Tensor | NDArray[Any] | Sequence[Any] | None = None,
+    example: Example = None,
     *,
     in_features: int | None = None,
     dtype: Dtype | None = None,
     trainable: bool = False,
 ) -> Reading:
-    """`trainable`: as of the Builder. Numbers that are trained become part of a formula all the same where the program
-    could not be written otherwise: within a condition."""
+    """`trainable`: as of the Builder. Trained numbers within a condition still become part of a formula: the program
+    could not be written without."""
     if not isinstance(module, nn.Module):
         raise ModelLoadError(f"expected a torch.nn.Module, got {type(module).__name__}")
     module = unwrapped(module)
@@ -126,51 +138,117 @@ def read_module(
 def _reading(
     module: nn.Module, example: Any, in_features: int | None, dtype: Dtype | None, *, trainable: bool
 ) -> Reading:
-    _check_signature(module)
-    shape = _row_shape(example, in_features)
+    arguments = structured(module, example)
+    if arguments is not None and arguments.is_plain:
+        example, arguments = arguments.tensors[0], None
+    if arguments is None:
+        _check_signature(module)
+    shape = _row_shape(example, in_features) if arguments is None else None
     try:
-        prepared = prepare(module)
-        copied = NamedOutputs(prepared.module)
-        found = shape or find_width(copied)
-        try_rows(copied, found)
-        precise = True
-    except FixedDtypeError:
-        prepared = prepare(module, torch.float32)
-        copied = NamedOutputs(prepared.module)
-        found = shape or find_width(copied)
-        try_rows(copied, found)
-        precise = False
-    x = random_rows(copied, found)
-    builder = Builder(math.prod(found), found if len(found) > 1 else None, trainable=trainable)
-    exported = export_rows(copied, x)
-    _read(builder, exported, copied, prepared)
-    if shape is None and builder.takes_parts():
-        raise ModelLoadError(
-            f"{type(module).__name__} takes parts of its input, so that its width is not known: {GIVE_SHAPE}"
-        )
-    if shape is None and runs_on(copied, (2 * found[0],)):
-        raise ModelLoadError(
-            f"{type(module).__name__} takes rows of {found[0]} features and of {2 * found[0]}: {GIVE_SHAPE}"
-        )
-    mlp = builder.finish(dtype)
-    _verify(
-        builder.exact(), lambda rows: _answers(copied, rows, found), precise, casts=_has_singles(exported)
-    )
+        prepared, copied, rows = _prepared(module, arguments, shape, example)
+    except ModelLoadError:
+        if arguments is None or not arguments.is_one_tensor:
+            raise
+        arguments, shape = (
+            None,
+            _row_shape(example, in_features),
+        )  # whole numbers, for a module that takes floats
+        prepared, copied, rows = _prepared(module, arguments, shape, example)
+    given = arguments.tensors if arguments is not None else (example,) if isinstance(example, Tensor) else ()
+    if any(each.dtype == torch.float64 for each in given):
+        check_doubles(NamedOutputs(prepare(module, torch.float32).module, arguments, torch.float32), given)
+    exported = export_rows(copied, rows)
+    found = tuple(rows[0].shape[1:])
+
+    def build(apart: bool) -> tuple[Builder, Mlp]:
+        if arguments is None:
+            inputs: dict[str, Any] = {
+                "in_features": math.prod(found),
+                "input_shape": found if len(found) > 1 else None,
+            }
+        else:
+            inputs = {"sources": arguments.sources()}
+        builder = Builder(**inputs, trainable=trainable, apart=apart)
+        _read(builder, exported, copied, prepared)
+        if shape is None and arguments is None:
+            _check_width(builder, copied, found)
+        mlp = builder.finish(dtype)
+        precise, casts = copied.dtype == torch.float64, _has_singles(exported)
+        options = {"apart": apart, "doubles": _computes_in_double(module, mlp, arguments)}
+        _verify(builder.exact(), lambda *given: _answers(copied, given, rows), precise, casts, **options)
+        return builder, mlp
+
+    builder, mlp = keeping_apart(build)
     with torch.no_grad(), quietly():
-        answer = prepared.module(x)
+        answer = copied.answer(rows)
     return Reading(mlp, builder.exact(), builder.origins(), builder.fixed(), module, answer)
 
 
-def _verify(exact: Mlp, run: Run, precise: bool, casts: bool) -> None:
+def _prepared(
+    module: nn.Module, arguments: Arguments | None, shape: tuple[int, ...] | None, example: Any
+) -> tuple[Prepared, NamedOutputs, tuple[Tensor, ...]]:
+    """In float64, or in float32 where the module's code casts to it; with rows that it answers."""
+    try:
+        prepared = prepare(module)
+        copied = NamedOutputs(prepared.module, arguments)
+        return prepared, copied, _tried(copied, arguments, shape, example)
+    except FixedDtypeError:
+        prepared = prepare(module, torch.float32)
+        copied = NamedOutputs(prepared.module, arguments, torch.float32)
+        return prepared, copied, _tried(copied, arguments, shape, example)
+
+
+def _tried(
+    module: NamedOutputs, arguments: Arguments | None, shape: tuple[int, ...] | None, example: Any
+) -> tuple[Tensor, ...]:
+    """Rows that the module answers: random ones, or those of the example where random ones will not do."""
+    if arguments is not None:
+        rows: tuple[Tensor, ...] = arguments.rows(ROWS, module.dtype)
+        try_rows(module, rows)
+        return rows
+    found = shape or find_width(module)
+    rows = random_rows(module, found)
+    try:
+        try_rows(module, rows)
+    except ModelLoadError:
+        if example is None or np.shape(example)[:1] == (0,):
+            raise
+        values = torch.as_tensor(np.asarray(example), dtype=rows[0].dtype).reshape(-1, *found)
+        rows = (values[torch.arange(ROWS) % len(values)],)
+        try_rows(module, rows)
+    return rows
+
+
+def _check_width(builder: Builder, module: NamedOutputs, found: tuple[int, ...]) -> None:
+    """Refuse a width that was found by trying, where others would do as well."""
+    name = type(module.module).__name__
+    if builder.takes_parts():
+        raise ModelLoadError(f"{name} takes parts of its input, so that its width is not known: {GIVE_SHAPE}")
+    if runs_on(module, (2 * found[0],)):
+        raise ModelLoadError(f"{name} takes rows of {found[0]} features and of {2 * found[0]}: {GIVE_SHAPE}")
+
+
+def _computes_in_double(module: nn.Module, mlp: Mlp, arguments: Arguments | None) -> bool:
+    """Whether it does so with whole numbers, although its weights are float32."""
+    fields = [(each.dtype, field.kind) for each in mlp.spec.inputs or () for field in each.fields]
+    if arguments is None or not any(
+        dtype in ("int32", "int64") and kind == "float" for dtype, kind in fields
+    ):
+        return False
+    single = NamedOutputs(prepare(module, torch.float32).module, arguments, torch.float32)
+    return makes_doubles(single, arguments.rows(ROWS, torch.float32))
+
+
+def _verify(exact: Mlp, run: Run, precise: bool, casts: bool, **options: bool) -> None:
     """`casts`: it runs in float64, but casts to float32 inside, as layers of Keras do. Where large numbers cancel out,
     that alone may break the narrower tolerance."""
     if precise:
         try:
-            return verify(exact, run)
+            return verify(exact, run, **options)
         except ModelLoadError:
             if not casts:
                 raise
-    return verify(exact, run, **_SINGLE)
+    return verify(exact, run, _SINGLE_TOLERANCE, precision=_SINGLE_PRECISION, **options)
 
 
 def _has_singles(exported: ExportedProgram) -> bool:
@@ -182,9 +260,10 @@ def _has_singles(exported: ExportedProgram) -> bool:
 def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, prepared: Prepared) -> None:
     reader = GraphReader(builder, PREFIX, prepared.dtypes, prepared.quantized)
     inputs: list[Any] = []
+    own = iter(builder.inputs)
     for spec in exported.graph_signature.input_specs:
         if spec.kind == InputKind.USER_INPUT:
-            inputs.append(builder.input)
+            inputs.append(next(own))
             continue
         target = str(spec.target)
         tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
@@ -194,14 +273,9 @@ def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, pre
     specs = exported.graph_signature.output_specs
     for output in specs:
         if output.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
-            what = (
-                "its input"
-                if output.target is None or output.kind != OutputKind.BUFFER_MUTATION
-                else (f"its buffer {output.target.removeprefix(PREFIX)!r}")
-            )
-            raise ModelLoadError(
-                f"it writes to {what}: every row has one answer, whatever was asked before; leave it out in eval mode"
-            )
+            buffer = output.target is not None and output.kind == OutputKind.BUFFER_MUTATION
+            name = f"its buffer {str(output.target).removeprefix(PREFIX)!r}" if buffer else "its input"
+            raise ModelLoadError(writes_to(name))
     made = reader.run(exported.graph_module, inputs)
     values = [each for each, output in zip(made, specs, strict=True) if output.kind == OutputKind.USER_OUTPUT]
     if not any(isinstance(value, Rows) for value in values):
@@ -219,7 +293,7 @@ def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, pre
 
 
 def _with_rows(exported: ExportedProgram) -> list[bool]:
-    """Of each output of the module: whether its first axis is that of the rows."""
+    """Whether the first axis of each output is that of the rows."""
     (end,) = (node for node in exported.graph.nodes if node.op == "output")
     made = [getattr(each, "meta", {}).get("val") for each in end.args[0]]
     kinds = [spec.kind for spec in exported.graph_signature.output_specs]
@@ -231,20 +305,15 @@ def _with_rows(exported: ExportedProgram) -> list[bool]:
 
 
 def _answers(
-    module: NamedOutputs, rows: NDArray[np.float64], shape: tuple[int, ...]
+    module: NamedOutputs, given: Sequence[NDArray[Any]], like: Sequence[Tensor]
 ) -> list[NDArray[np.float64]]:
-    like = random_rows(module, shape)
-    answers = run_once(module, torch.from_numpy(rows).to(like.dtype).reshape(-1, *shape))
-    return [each.double().reshape(len(rows), -1).numpy() for each in answers]
-
-
-def _one_tensor(example: Any) -> Any:
-    """A tuple of arguments, as torch.export takes them, is not an array of rows."""
-    if isinstance(example, (tuple, list)) and any(isinstance(each, Tensor) for each in example):
-        if len(example) != 1:
-            raise ModelLoadError(f"example: expected one tensor, which is the input, got {len(example)}")
-        return example[0]
-    return example
+    """given: an array for each input, (rows, values of a row)."""
+    count = len(given[0])
+    tensors = [
+        torch.from_numpy(np.ascontiguousarray(array)).to(each.dtype).reshape(count, *each.shape[1:])
+        for array, each in zip(given, like, strict=True)
+    ]
+    return [each.double().reshape(count, -1).numpy() for each in run_once(module, tensors)]
 
 
 def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
@@ -263,26 +332,32 @@ def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
     return shape
 
 
-def _with_example(mlp: Mlp, example: Any) -> Mlp:
-    values = example.detach().cpu().double().numpy() if isinstance(example, Tensor) else np.asarray(example)
-    row = values.reshape(-1)[: mlp.spec.in_features].astype(np.float32)
+def _with_example(mlp: Mlp, module: nn.Module, example: Any) -> Mlp:
+    """With the first row of the example, as a record."""
+    arguments = structured(unwrapped(module), example)
+    if mlp.spec.inputs is not None and arguments is not None:
+        row = np.concatenate(
+            [
+                each.pack(tensor[:1].numpy())
+                for each, tensor in zip(mlp.spec.inputs, arguments.tensors, strict=True)
+            ],
+            axis=1,
+        )[0]
+    else:
+        given = example if arguments is None else arguments.tensors[0]
+        values = given.detach().cpu().double().numpy() if isinstance(given, Tensor) else np.asarray(given)
+        row = values.reshape(-1)[: mlp.spec.in_features].astype(np.float32)
+        if mlp.spec.inputs is not None:
+            row = mlp.spec.inputs[0].pack(values.reshape(-1, mlp.spec.inputs[0].width)[:1])[0]
     usable = len(row) == mlp.spec.in_features and np.isfinite(row).all()  # zeros(0, 7) has a shape and no row
     return mlp.annotated(example=row.tolist()) if usable else mlp
 
 
 def _check_signature(module: nn.Module) -> None:
-    """One tensor goes in."""
-    try:
-        parameters = inspect.signature(module.forward).parameters.values()
-    except (TypeError, ValueError):
-        return
-    needed = [
-        each.name
-        for each in parameters
-        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-    ]
+    """Without an example, one tensor goes in."""
+    needed = needed_parameters(module)
     if len(needed) > 1:
         raise ModelLoadError(
-            f"{type(module).__name__}.forward takes {len(needed)} inputs ({', '.join(needed)}): one tensor of floats "
-            "is served; wrap it in a module that takes one and splits it"
+            f"{type(module).__name__}.forward takes {len(needed)} inputs ({', '.join(needed)}): "
+            f"{ask_for_example(module)}"
         )

@@ -4,7 +4,9 @@ format; the reading is done by the module of each."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +17,17 @@ from numpy.typing import NDArray
 
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.acceptance import check_outputs
-from fused_mlp.models.importers.checkpoints.pickles import read_pickle
 from fused_mlp.models.importers.checkpoints.safetensors import INDEX_SUFFIX
+from fused_mlp.models.importers.checkpoints.state_dicts import read_state_dict
 from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict
 from fused_mlp.models.importers.from_onnx import read_onnx
-from fused_mlp.models.precision import reduce_precision
-from fused_mlp.models.quantization import Precision
-from fused_mlp.models.repository import Repository, check_name
-from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
-from fused_mlp.models.version_directory import JSON_NAME, load_version, save
-from fused_mlp.models.weights import Mlp
+from fused_mlp.models.importers.isolation import Sandbox
+from fused_mlp.models.program.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
+from fused_mlp.models.repository.repository import Repository, check_name
+from fused_mlp.models.repository.version_directory import JSON_NAME, load_version, save
+from fused_mlp.models.weights.mlp import Mlp
+from fused_mlp.models.weights.precision import reduce_precision
+from fused_mlp.models.weights.quantization import Precision
 
 Format = Literal["fused-mlp", "onnx", "state_dict", "safetensors", "pt2", "torchscript", "pickle", "python"]
 # Formats that say everything themselves: activations and names are for checkpoints.
@@ -43,7 +46,7 @@ _SUFFIXES: dict[str, Format] = {
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """What was imported, and where it lies now."""
+    """An imported model, and where it lies now."""
 
     name: str
     version: int
@@ -71,37 +74,45 @@ def import_model(
     state_dict: str | os.PathLike[str] | None = None,
     row_shape: Sequence[int] | None = None,
     unsafe_pickle: bool = False,
+    unsafe_torchscript: bool = False,
     precision: Precision | None = None,
     calibration: NDArray[Any] | None = None,
     max_error: float | None = None,
     check: tuple[NDArray[Any], NDArray[Any]] | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    sandbox: bool | Sandbox = False,
+    sandbox_memory: float | None = None,
 ) -> ImportedModel:
     """Read `source` and write it to `<repository>/<name>/<version>`, by default one above the highest there.
 
     `source` is a file, or Python code that makes a module: `path/model.py:factory`, `package.module:callable`. Weights
     of a file `state_dict` are loaded into that one. `row_shape` is the shape of one row, where the module's weights do
-    not tell it. A pickled module is loaded only with `unsafe_pickle`: loading it runs whatever code is in it.
+    not tell it. A pickled module is loaded only with `unsafe_pickle`, TorchScript only with `unsafe_torchscript`: both
+    run whatever code is in the file.
     The arguments from `activation` to `transposed` are for checkpoints, which hold tensors alone; see
     `fused_mlp.from_safetensors`. `labels`, `description` and `example` replace what the source may have.
 
     `precision` keeps the weights in bfloat16 or int8; None: as in the source, which may be quantised. What that costs
     is measured over the rows of `calibration`, or random ones, and written beside the weights; `max_error` (5 %)
-    bounds it (see `fused_mlp.models.precision`). `dtype` makes floats of weights in fewer bits.
+    bounds it (see `fused_mlp.models.weights.precision`). `dtype` makes floats of weights in fewer bits.
 
     `check`: rows and the outputs that the model must reproduce; one that does not is not written. `progress` is told
-    what is done now."""
+    what is done now.
+
+    `sandbox`: read the file in a process of its own, which can reach neither the network nor other files and uses at
+    most `sandbox_memory` GiB (None: 4 and 24 times the size of the file). Python code and pickled modules need the
+    caller's environment and are read in this process."""
+    options = dict(locals())
     check_name(name)
     if version is not None and version < 1:
         raise ModelLoadError(f"version: expected 1 or more, got {version}")
     path = Path(source)
+    if sandbox and path.exists() and not unsafe_pickle:
+        return _import_apart(**options)
     kind = detect_format(path)
     progress(f"reading {path.name}")
     kind = "pickle" if kind == "state_dict" and unsafe_pickle else kind
-    if state_dict is not None and kind != "python":
-        raise ModelLoadError(
-            f"{path}: a state_dict is loaded into a module that Python code makes, model.py:factory"
-        )
+    _check_kind(path, kind, unsafe_torchscript, state_dict is not None)
     if kind in _WHOLE:
         given = {
             "activation": activation,
@@ -156,6 +167,37 @@ def import_model(
     return _write(mlp, Path(repository), name, version, kind)
 
 
+def _import_apart(
+    *,
+    sandbox: bool | Sandbox,
+    sandbox_memory: float | None,
+    progress: Callable[[str], None],
+    repository: str | os.PathLike[str],
+    version: int | None,
+    **options: Any,
+) -> ImportedModel:
+    """As `import_model`; a child process reads the file."""
+    root = Path(repository)
+    given = contextlib.nullcontext(sandbox) if isinstance(sandbox, Sandbox) else None
+    with given or Sandbox(Path(options["source"]), root, sandbox_memory) as child:
+        draft, kind = child.run(options, progress)
+        if given is None and child.missing:
+            warnings.warn(f"the sandbox is incomplete: {child.missing}", stacklevel=3)
+        return _write(load_version(draft), root, options["name"], version, kind)
+
+
+def _check_kind(path: Path, kind: Format, unsafe_torchscript: bool, has_state_dict: bool) -> None:
+    if kind == "torchscript" and not unsafe_torchscript:
+        raise ModelLoadError(
+            f"{path}: TorchScript runs its own code when it is read: export the module again, with torch.export.save "
+            "or to ONNX, or import it with unsafe_torchscript=True if you trust the file"
+        )
+    if has_state_dict and kind != "python":
+        raise ModelLoadError(
+            f"{path}: a state_dict is loaded into a module that Python code makes, model.py:factory"
+        )
+
+
 def detect_format(path: Path) -> Format:  # noqa: PLR0911 - a table of formats
     """By the file name where that decides, else by what is in it."""
     if not path.exists() and ":" in path.name:
@@ -191,13 +233,13 @@ def _holds_code(path: Path) -> bool:
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
-        return any("/code/" in name for name in archive.namelist())
+        return any("/code/" in name or name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def _check_is_state_dict(path: Path) -> None:
     """A pickled module is told from a state_dict before anything is asked about activations."""
     try:
-        read_pickle(path)
+        read_state_dict(path)
     except ModelLoadError as error:
         text = str(error)
         if "Python objects" in text:

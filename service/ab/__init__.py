@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing both variants: `fused-mlp ab`. Knows the client and two HTTP ports (of the service and of Prometheus),
-nothing of the engine or of kernels. How a result is shown is in service/reports/ab."""
+"""Comparing both variants: `fused-mlp ab`. Knows the client and two HTTP ports (of the service and of Prometheus), not
+the engine or kernels. service/reports/ab shows the result."""

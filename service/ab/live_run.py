@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live comparison: two arms of one model on one server, in alternating slices with the same arrival times. Runs
-on the caller's thread; the load has sender threads."""
+"""A live comparison: two arms of one model on one server, in alternating slices with the same arrival times. Runs on
+the caller's thread; the traffic has sender threads."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fused_mlp.service.ab.blocks import Samples
-from fused_mlp.service.ab.load import Load, SliceResult, predict
-from fused_mlp.service.ab.ratio import Measure, per, ratios
+from fused_mlp.service.ab.bootstrap import Measure, Samples, per, ratios
+from fused_mlp.service.ab.named_rows import rows_of
 from fused_mlp.service.ab.report import (
     QUANTILES,
     VARIANT_ARMS,
@@ -25,10 +24,10 @@ from fused_mlp.service.ab.report import (
     distribution,
     latency_rows,
 )
-from fused_mlp.service.ab.schedule import plan, slice_seconds
 from fused_mlp.service.ab.server_cpu import MetricsUnreadable, Reading, ServerCpu
-from fused_mlp.service.arm import Arm
+from fused_mlp.service.ab.traffic import SliceResult, Traffic, plan, predict, slice_seconds
 from fused_mlp.service.client import Client, VersionInfo
+from fused_mlp.service.policy.arm import Arm
 
 LATE_S = 0.001
 # Above the first share of late sends the client dominates the latencies; above the second it affects p99.
@@ -42,11 +41,11 @@ Progress = Callable[[int, int], None]  # slices done, of how many
 class LiveRun:
     client: Client
     model: str
-    arms: tuple[Arm, Arm]  # each with the number of a version and a variant
+    arms: tuple[Arm, Arm]  # each with a version number and a variant
     versions: tuple[VersionInfo, VersionInfo]
-    inputs: NDArray[Any]  # (n, rows, width)
+    inputs: Sequence[Any]  # each (rows, width), or arrays by the names of inputs
     duration_s: float
-    rate: float | None = None  # None: a probe finds one
+    rate: float | None = None  # None: a probe chooses one
     metrics_url: str | None = None
 
     def compare_outputs(self) -> Difference:
@@ -69,9 +68,9 @@ class LiveRun:
 
     def run(self, progress: Progress) -> Report:
         difference = self.compare_outputs()
-        load = Load(self.client, self.model, self.arms, self.inputs)
+        traffic = Traffic(self.client, self.model, self.arms, self.inputs)
         try:
-            rate = self.rate or load.automatic_rate()
+            rate = self.rate or traffic.automatic_rate()
             cpu, why_no_cpu = self._server_cpu()
             slices = list(plan(self.duration_s, rate))
             results: list[SliceResult] = []
@@ -80,7 +79,7 @@ class LiveRun:
             progress(0, len(slices))
             for planned in slices:
                 before = last
-                results.append(load.run(planned))
+                results.append(traffic.run(planned))
                 try:
                     if cpu:
                         last = cpu.read()
@@ -90,7 +89,7 @@ class LiveRun:
                     cpu, spent, why_no_cpu = None, [], str(error)
                 progress(len(results), len(slices))
         finally:
-            load.close()
+            traffic.close()
         sent = sum(len(result.slice.due) for result in results)
         if cpu and last.requests - first.requests < 0.99 * sent:
             spent, why_no_cpu = [], f"{self.metrics_url} is not the metrics port of {self.client.target}"
@@ -99,12 +98,12 @@ class LiveRun:
             notes.append("the server also answered other clients; its CPU time per request includes theirs")
         return self._report(results, spent, difference, rate, notes)
 
-    def _predict(self, x: NDArray[Any], arm: Arm) -> NDArray[Any]:
-        return predict(self.client, self.model, x, arm).output.reshape(len(x), -1)
+    def _predict(self, x: Any, arm: Arm) -> NDArray[Any]:
+        return predict(self.client, self.model, x, arm).output.reshape(rows_of(x), -1)
 
     @property
     def _names(self) -> Arms:
-        """The variants, where the version is the same."""
+        """Labels the arms by variant if the version is the same."""
         first, second = self.arms
         variants = first.version == second.version and (first.variant, second.variant) == VARIANT_ARMS
         return VARIANT_ARMS if variants else (str(first), str(second))
@@ -143,7 +142,7 @@ class LiveRun:
         return Report(
             title=f"{self.model}{version} on {self.client.target}",
             facts={
-                "load": f"{rate:g} requests/s of {self.inputs.shape[1]} row(s), open loop, random arrivals; "
+                "load": f"{rate:g} requests/s of {rows_of(self.inputs[0])} row(s), open loop, random arrivals; "
                 f"{len(mine[0])} slices of {length:.2g} s for each {'variant' if version else 'arm'}, in turns",
                 "latency": "from the moment a request was due to its answer, client included",
                 **{
@@ -163,7 +162,7 @@ class LiveRun:
 
 
 def _rate_row(mine: list[list[SliceResult]]) -> Row:
-    """Answers per second. No ratio: in an open loop both arms get the same load."""
+    """Answers per second. Has no ratio: in an open loop both arms get the same load."""
     rates = [sum(r.answered for r in each) / sum(r.elapsed_s for r in each) for each in mine]
     return Row("answered", "req/s", rates[0], rates[1])
 
@@ -185,7 +184,7 @@ def _cpu_row(results: list[SliceResult], spent: list[float]) -> Row:
     pairs = len(results) // 2
     (ratio,) = ratios(first, second, pairs)
     once = np.ones(pairs)
-    # A cost below the resolution of the CPU clock is not known.
+    # A cost below the resolution of the CPU clock is unknown.
     costs = [cost if cost > 0 else None for cost in (float(measure(once)[0]) for measure in (first, second))]
     return Row("server CPU per request", "s", costs[0], costs[1], ratio)
 

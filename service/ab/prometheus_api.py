@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fused_mlp.service.ab.blocks import Array
+from fused_mlp.service.ab.bootstrap import Array
 
 Labels = dict[str, str]
 

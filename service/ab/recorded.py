@@ -10,9 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fused_mlp.service.ab.blocks import Array, Buckets
+from fused_mlp.service.ab.bootstrap import Array, Buckets, per, ratios
 from fused_mlp.service.ab.prometheus_api import Prometheus, PrometheusError
-from fused_mlp.service.ab.ratio import per, ratios
 from fused_mlp.service.ab.report import (
     VARIANT_ARMS,
     Arms,
@@ -23,7 +22,7 @@ from fused_mlp.service.ab.report import (
     known,
     latency_rows,
 )
-from fused_mlp.service.arm import parse_arm
+from fused_mlp.service.policy.arm import parse_arm
 
 STEPS = 40
 SCRAPES_PER_STEP = 4  # with fewer, the increase within a step is mostly extrapolated
@@ -32,7 +31,7 @@ Histograms = dict[str, Buckets]  # by arm
 
 
 class NothingRecorded(Exception):
-    """There is nothing to compare. The text is one line and says what to do."""
+    """Nothing to compare. The text is one line and says what to do."""
 
 
 def recorded_report(url: str, model: str, since: str, arms: Arms = VARIANT_ARMS) -> Report:
@@ -51,7 +50,7 @@ def recorded_report(url: str, model: str, since: str, arms: Arms = VARIANT_ARMS)
 def _step(source: Prometheus, seconds: float) -> float:
     times = source.sample_times("fused_mlp_build_info", "10m")
     if len(times) < 2:
-        raise NothingRecorded(f"{source.url} scrapes no fused-mlp now")
+        raise NothingRecorded(f"{source.url} does not scrape a fused-mlp server now")
     interval = float(np.median(np.diff(times)))
     return max(1.0, round(max(seconds / STEPS, SCRAPES_PER_STEP * interval)))
 
@@ -142,7 +141,7 @@ def _medians(source: Prometheus, blocks: Buckets) -> list[tuple[float, float]]:
 
 
 def _cpu_row(source: Prometheus, selector: str, arms: Arms) -> Row:
-    """Only of processes that served a single arm, such as two deployments side by side."""
+    """Uses only processes that served a single arm, such as two deployments side by side."""
     window = f"[{source.step_s:g}s]"
     served: dict[tuple[str, str], dict[str, Array]] = {}
     requests = (
@@ -170,7 +169,7 @@ def _cpu_row(source: Prometheus, selector: str, arms: Arms) -> Row:
 
 
 def _difference(source: Prometheus, selector: str, since: str) -> Difference | None:
-    """From the shadow, which runs both variants on the same rows."""
+    """Measured by the shadow, which runs both variants on the same rows."""
     absolute, relative, rows = (
         max((value for _, value in source.instant(query)), default=0.0)
         for query in (

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fused_mlp.service.ab.blocks import Blocks
-from fused_mlp.service.ab.ratio import CONFIDENCE, Ratio, ratios
+from fused_mlp.service.ab.bootstrap import CONFIDENCE, Blocks, Ratio, ratios
 
 Unit = Literal["s", "req/s"]
 Arms = tuple[str, str]  # such as 2/fused and 3/fused; ratios are of the second to the first
@@ -47,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Report:
-    title: str  # what was compared, where
+    title: str  # the compared arms and the environment
     facts: dict[str, str]  # how it was measured
     rows: tuple[Row, ...]
     difference: Difference | None

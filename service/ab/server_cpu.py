@@ -12,7 +12,7 @@ from dataclasses import dataclass
 CALIBRATION_READS = 20
 _CPU = re.compile(r"^process_cpu_seconds_total (\S+)", re.MULTILINE)
 _BUILD = re.compile(r"^fused_mlp_build_info\{", re.MULTILINE)
-# There is none before the first request.
+# the metric does not exist before the first request
 _REQUESTS = re.compile(r"^fused_mlp_requests_total\{.*\} (\S+)", re.MULTILINE)
 
 

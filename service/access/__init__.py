@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who the server is and who may call it: certificates, lists of callers, and files that are read again."""
+"""Certificates, callers and their keys, and files that are reread."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server certificates for what speaks TLS through Python's own ssl: the metrics port. Also checks them for the Python
-front, whose library does not say what is wrong with one, and reads when one expires."""
+"""Loads server certificates into Python's ssl, for the metrics port. Checks them for the Python front, whose library
+does not explain errors, and reads when one expires."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ssl
 import time
 from pathlib import Path
 
-# Also the other two names that OpenSSL takes for one.
+# OpenSSL accepts all three names.
 _PEM = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----([^-]+)-----END ")
 _TIMES = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}  # UTCTime and GeneralizedTime
 _VERSION = 0xA0

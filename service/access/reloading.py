@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are read again while the server runs, such as certificates: on SIGHUP, and when they change. What cannot
-be used is logged and counted, and what was read before stays in use."""
+"""Rereads files while the server runs, such as certificates: on SIGHUP, and when they change. Files that cannot be used
+are logged and counted, and the old ones stay in use."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fused_mlp.models.repository.repository import MAX_SILENCE_S
+from fused_mlp.service.access import audit
+
 log = logging.getLogger(__name__)
 
 POLL_S = 2.0  # a few calls of stat
@@ -23,8 +26,8 @@ _Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class Reload:
-    """What was made from some files. `load` makes it again, and raises in one line when it cannot; False: there was
-    nothing new in them. `name` is the label of its metric. Used by one thread at a time."""
+    """Files that are reread together. `load` raises in one line if it cannot use them, and returns False if they hold
+    nothing new. `name` is the label of its metric. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class Reload:
         self._seen = self._signature()
 
     def poll(self) -> None:
-        """Read the files again if they have changed, or if it is time to."""
+        """Rereads the files if they have changed, or if it is time to."""
         due = self._clock() - self._loaded_at >= self._at_least_every_s
         if due or self._signature() != self._seen:
             self.reload()
@@ -58,15 +61,17 @@ class Reload:
                 raise ValueError("not a regular file, which cannot be read twice")
             if self._load() is False:
                 return
-        except Exception as error:  # whatever it is, the other files are looked at all the same
+        except Exception as error:  # an error of one must not stop the others
             self.results["failed"] += 1
             log.error("%s: cannot use the new files, the old ones stay in use: %s", self.name, error)
+            audit.record("read_files", arguments=self.name, result="FAILED_PRECONDITION", error=str(error))
         else:
             self.results["ok"] += 1
             log.info("%s: read again from %s", self.name, ", ".join(map(str, self._paths)))
+            audit.record("read_files", arguments=self.name)
 
     def _signature(self) -> _Signature:
-        """Changes with the files, also when a symbolic link on the way points elsewhere, as Kubernetes does it."""
+        """Changes with the files, also when Kubernetes points a symbolic link in their paths elsewhere."""
         return tuple(map(_describe, self._paths))
 
 
@@ -79,7 +84,7 @@ def _describe(path: Path) -> tuple[int, int, int, int] | None:
 
 
 async def keep_reloading(reloads: Sequence[Reload], asked: asyncio.Event) -> None:
-    """Until cancelled. `asked`: read all of them now, changed or not. Files are read on another thread."""
+    """Runs until cancelled. `asked`: reread all files now, changed or not. Files are read on another thread."""
     while True:
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):  # wait_for may lose a cancellation in Python 3.11
@@ -87,4 +92,11 @@ async def keep_reloading(reloads: Sequence[Reload], asked: asyncio.Event) -> Non
         now = asked.is_set()
         asked.clear()
         for item in reloads:
-            await asyncio.to_thread(item.reload if now else item.poll)
+            reading = asyncio.ensure_future(asyncio.to_thread(item.reload if now else item.poll))
+            if not (await asyncio.wait([reading], timeout=MAX_SILENCE_S))[0]:
+                log.error(
+                    "%s: its files have not answered for %g s; no file is read again until they do",
+                    item.name,
+                    MAX_SILENCE_S,
+                )
+            await reading

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is served, and under which policy."""
+"""Served models: loading, building, routes, and changes of their policies."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is served: loads model versions, has the kernels built that their policies can reach, and publishes the routes.
-Changes are made one at a time, but for loads on demand (on_demand.py)."""
+"""Loads model versions, has the kernels built that their policies can reach, and publishes the routes.
+One change at a time, except for loads on demand (versions/on_demand.py)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
 
 from fused_mlp.models import ModelLoadError
-from fused_mlp.models.repository import FoundModel, Repository
+from fused_mlp.models.repository.repository import FoundModel, Repository
 from fused_mlp.service import _engine
 from fused_mlp.service._engine import Verdict
-from fused_mlp.service.catalog.building import KernelBuilder
 from fused_mlp.service.catalog.ledger import Ledger, ModelCounters
-from fused_mlp.service.catalog.live_policies import LivePolicies
-from fused_mlp.service.catalog.loading import Loader
-from fused_mlp.service.catalog.on_demand import OnDemand
-from fused_mlp.service.catalog.policy_file import PolicyFile
-from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion, VersionShadow
+from fused_mlp.service.catalog.policy_change import Building, PolicyChange
+from fused_mlp.service.catalog.records import ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.catalog.referee import Dispute, Referee
-from fused_mlp.service.catalog.refresh import Refresh
-from fused_mlp.service.catalog.room import bytes_to_build, estimated_bytes
-from fused_mlp.service.catalog.successors import Successors
-from fused_mlp.service.catalog.table import Changes, ModelTable
-from fused_mlp.service.catalog.unknown_names import MOST_NAMED
+from fused_mlp.service.catalog.table import LoadCounts, ModelTable
+from fused_mlp.service.catalog.unknown_names import MAX_NAMED, UnknownNames
+from fused_mlp.service.catalog.versions.building import KernelBuilder
+from fused_mlp.service.catalog.versions.loading import Loader
+from fused_mlp.service.catalog.versions.on_demand import OnDemand
+from fused_mlp.service.catalog.versions.refresh import Refresh
+from fused_mlp.service.catalog.versions.room import bytes_to_build, estimated_bytes
 from fused_mlp.service.errors import ModelNotFound
-from fused_mlp.service.settings.policy import Policy
+from fused_mlp.service.policy.file import PolicyFile
+from fused_mlp.service.policy.live import LivePolicies
+from fused_mlp.service.policy.policy import Policy
 from fused_mlp.service.settings.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -42,12 +43,11 @@ class Catalog:
         router: _engine.Router,
         repository: Repository | None = None,
     ) -> None:
-        """`repository`: unless it is the folder of the settings."""
+        """`repository`: None for the folder of the settings."""
         self._settings = settings
         self.repository = repository or Repository(settings.model_repository)
         self._ledger = Ledger(self.repository.has)
         self._builder = KernelBuilder(settings, engine, self._ledger)
-        self.canaries: dict[str, CanaryStatus] = {}  # by model: the last one, as those tell it who run them
         self._table = ModelTable(settings, engine, router, self._ledger, self._start_referee)
         self.referee = Referee(self._table.owner, self._settle)
         self._loader = Loader(self.repository, self._builder, self.policy, self._table.release)
@@ -58,7 +58,7 @@ class Catalog:
             self.repository,
             policy=self.policy,
             notify=self._notify,
-            most_bytes=settings.max_loaded_bytes,
+            max_bytes=settings.max_loaded_bytes,
         )
         self._refresh = Refresh(
             self._table,
@@ -70,19 +70,24 @@ class Catalog:
             notify=self._notify,
             lazy=self._lazy,
         )
-        self._unloaded: set[str] = set()  # by an operator: only an operator loads them again
-        # One load, unload or build of kernels at a time, but for loads on demand.
+        self._unloaded: set[str] = set()  # unloaded by an operator: only an operator loads them again
+        # Held during a load, an unload or a build of kernels, except for loads on demand.
         self._changing = threading.Lock()
-        self.policies = LivePolicies(  # they outlive a reload
-            settings,
-            PolicyFile.of(settings, self.repository.root),
+        self.building = Building(
             self._table,
-            successors=lambda: Successors(self._table, self._builder, self.on_demand),
-            changing=self._changing,
+            self._builder,
+            self.on_demand,
+            self._changing,
             load=lambda name, policy: self.refresh(name, policy=policy, retire=False),
             retire=self.retire_unchosen,
+        )
+        self.unknown_names = UnknownNames(settings, self._table)
+        self.policies = LivePolicies(  # they outlive a reload
+            settings.policies,
+            PolicyFile(path) if (path := settings.policy_path(self.repository.root)) else None,
+            begin=partial(PolicyChange, self.building),
             notify=self._notify,
-            canaries=self.canaries,
+            file_read=lambda: self.unknown_names.log_unserved(self.policies.now),
         )
         self._on_change: list[Callable[[Collection[str]], object]] = []
         self._found: list[FoundModel] = []
@@ -91,11 +96,11 @@ class Catalog:
         return sorted(self._table.all(), key=lambda model: model.name)
 
     @property
-    def changes(self) -> Changes:
-        return self._table.changes
+    def load_counts(self) -> LoadCounts:
+        return self._table.load_counts
 
     def counters(self) -> list[tuple[str, ModelCounters]]:
-        """By name, of all models that are served, or were and are still in the repository."""
+        """By name: the models that are served, or were served and are still in the repository."""
         return self._ledger.models(self._table.models)
 
     def served_versions(self) -> dict[str, list[int]]:
@@ -123,9 +128,9 @@ class Catalog:
         self._on_change.append(callback)
 
     def scan(self) -> int:
-        """Find what the repository holds, without reading weights, and publish it as still loading, or as to be loaded
-        on demand. Returns the width of the widest input. Raises ModelLoadError when there is no repository, or no
-        policy can be read from its file."""
+        """Finds the models of the repository, without reading weights, and publishes them as loading, or as loaded on
+        demand. Returns the width of the widest input. Raises ModelLoadError if the repository or the policy file cannot
+        be read."""
         self.policies.start()
         self._found = self.repository.scan(headers=self._lazy)
         for found in self._found:
@@ -138,20 +143,20 @@ class Catalog:
         return max((spec.in_features for spec in specs), default=1)
 
     def load_all(self) -> None:
-        """Everything that scan() found, published in one step. Broken versions are reported; nothing to serve at all
-        is an error."""
+        """Loads all that scan() found and publishes it in one step. Reports broken versions. Raises ModelLoadError if
+        nothing can be served."""
         started = time.monotonic()
         with self._changing:
             found, self._found = self._found, []
             loaded = dict(self._table.models) if self._lazy else self._loader.load_all(found)
             if not any(model.answering for model in loaded.values()):
-                why = "; ".join(model.problems for model in list(loaded.values())[:MOST_NAMED])
+                why = "; ".join(model.problems for model in list(loaded.values())[:MAX_NAMED])
                 raise ModelLoadError(f"nothing to serve in {self.repository.root}: {why}")
             if not self._lazy:
                 self._install(loaded)
         self._report_loaded(loaded.values(), time.monotonic() - started)
-        self.policies.unknown.tell(self._table.models)
-        self.policies.unknown.tell_unserved(self.policies.now)
+        self.unknown_names.log(self._table.models)
+        self.unknown_names.log_unserved(self.policies.now)
 
     def _report_loaded(self, models: Collection[ServedModel], seconds: float) -> None:
         """A summary, and a line for each of the first broken versions."""
@@ -163,15 +168,15 @@ class Catalog:
         else:
             log.info("versions loaded: %d %s, in %.1f s", ready, of_models, seconds)
         broken = [v for v in versions if not v.answers]
-        for v in broken[:MOST_NAMED]:
+        for v in broken[:MAX_NAMED]:
             log.error("%s/%d is not served: %s", v.model, v.version, v.reason)
-        if len(broken) > MOST_NAMED:
-            log.error("and %d more are not served, see /status.json?answers=no", len(broken) - MOST_NAMED)
+        if len(broken) > MAX_NAMED:
+            log.error("and %d more are not served, see /status.json?answers=no", len(broken) - MAX_NAMED)
 
     def load(self, name: str) -> ServedModel:
-        """(Re)read one model: its new versions take over in one step, then the old lanes are removed. When a version
-        cannot be served, a model that serves stays as it was: ModelLoadError. One that did not serve is published
-        with the versions that can be served, as at a start."""
+        """Rereads a model: its new versions take over in one step, then the old lanes are removed. If a version cannot
+        be served, a model that serves keeps its versions, and this raises ModelLoadError; a model that did not serve is
+        published with the versions that can be served, as at the start."""
         with self._changing:
             found = self.repository.find(name)
             try:
@@ -185,7 +190,7 @@ class Catalog:
                 old = self._table.models.get(name)
                 if old is not None and old.answering and not served.complete:
                     self._table.release(served.versions)  # they were never published
-                    raise ModelLoadError(f"model {name!r} serves on as it was: {served.problems}")
+                    raise ModelLoadError(f"model {name!r} keeps its current version: {served.problems}")
                 self._install({name: served})
                 self._ledger.keep_versions(name, [v.version for v in served.versions])
                 self.on_demand.forget(name)
@@ -197,20 +202,20 @@ class Catalog:
     def refresh(
         self, name: str, held: Collection[int] = (), *, policy: Policy | None = None, retire: bool = True
     ) -> None:
-        """Serve what the repository holds of a model now, but for versions `held`, which are still being written.
-        Versions that cannot be served are told of. `policy`: that chooses the versions, if not the model's. `retire`:
-        those that it does not choose, or that are gone. Raises ModelLoadError when there is no such name."""
+        """Serves what the repository holds of a model now, except versions `held`, which are still being written.
+        Reports versions that cannot be served. `policy` selects the versions; None: the model's policy. `retire`: drop
+        versions that it does not select, or that are gone. Raises ModelLoadError if there is no such name."""
         with self._changing:
             if name not in self._unloaded:
                 self._refresh_model(name, policy or self.policy(name), held, retire=retire)
 
     def retire_unchosen(self, name: str) -> None:
-        """After a change of policy: also while the repository is away."""
+        """Drops versions that the policy no longer selects. Works while the repository is away."""
         with self._changing:
             self._refresh.retire_unchosen(name, self.policy(name))
 
     def load_changed(self, name: str) -> ServedModel:
-        """As refresh(), also for a model that was unloaded, and versions that failed are tried again."""
+        """Like refresh(), also for a model that was unloaded, and for versions that failed."""
         with self._changing:
             self._unloaded.discard(name)
             self._refresh.try_again(name)
@@ -218,6 +223,25 @@ class Catalog:
             if name not in self._table.models:
                 raise ModelLoadError(f"model {name!r} is not in the repository")
             return self._table.models[name]
+
+    def failed(self) -> dict[str, set[int]]:
+        """By model: the versions that could not be loaded; none for a model whose folder could not be read."""
+        unreadable = self.repository.unreadable
+        failed = {
+            model.name: {v.version for v in model.versions if v.state == "UNAVAILABLE" and not v.answers}
+            for model in self._table.all()
+        }
+        return {name: versions for name, versions in failed.items() if versions or name in unreadable}
+
+    def retry(self, name: str) -> None:
+        """Loads the versions that failed once more, and leaves the others as they are."""
+        with self._changing:
+            failed = self.failed().get(name, set())
+            found = self.repository.find_or_none(name)
+            if found is not None:
+                held = {v.version for v in found.versions} - failed if failed else set()
+                self._refresh.try_again(name)
+                self._refresh.apply(found, self.policy(name), held, retire=False)
 
     def _refresh_model(
         self, name: str, policy: Policy, held: Collection[int] = (), *, retire: bool = True
@@ -227,20 +251,20 @@ class Catalog:
         if found is not None and (found.versions or held):
             self._refresh.apply(found, policy, held, retire=retire)
         elif served is not None and retire:
-            log.info("retired %s: it is not in the repository any more", name)
+            log.info("retired %s: it is no longer in the repository", name)
             self._remove(served)
 
     def _remove(self, served: ServedModel) -> None:
         self._refresh.remove(served)
-        self.canaries.pop(served.name, None)
+        self.policies.canaries.pop(served.name, None)
 
     def failed_loads(self) -> dict[tuple[str, int], int]:
-        """Since the start, of models that are served still."""
+        """Counts since the start, by model and version, of models that are still served."""
         counted = self.on_demand.failed_loads.copy()
         return {key: n for key, n in counted.items() if key[0] in self._table.models}
 
     def _load_default(self, found: FoundModel) -> ServedModel:
-        """Others make room for it, until the caller gives that back; the other versions are loaded on demand."""
+        """Loads the default version; the others are loaded on demand. Takes room, which the caller gives back."""
         model = self._loader.not_loaded(found)
         default = model.default
         if default is None:
@@ -258,18 +282,18 @@ class Catalog:
         return model.replaced(default, loaded)
 
     def want(self, name: str, version: int = 0, *, patiently: bool = False) -> Future[None]:
-        """Have a version loaded that a request found on demand; 0 is the default. The future is done when another look
-        at the routes tells more. `patiently`: without asking again every second."""
+        """Loads a version on demand for a request; 0 is the default. The future is done when the routes have changed.
+        `patiently`: the caller does not ask again every second."""
         try:
             return self.on_demand.want(name, self.find(name, version).version, patiently=patiently)
-        except ModelNotFound:  # unloaded meanwhile: the routes say so
+        except ModelNotFound:  # unloaded meanwhile, as the routes show
             done: Future[None] = Future()
             done.set_result(None)
             return done
 
-    def stop_loading(self, most_wait_s: float | None = None) -> bool:
-        """Waits for loads on demand that have begun; no other begins. Whether none goes on."""
-        return self.on_demand.stop(most_wait_s)
+    def stop_loading(self, max_wait_s: float | None = None) -> bool:
+        """Starts no further load on demand, and waits for those that run. Returns whether all have ended."""
+        return self.on_demand.stop(max_wait_s)
 
     def unload(self, name: str) -> None:
         """Requests accepted before are answered; later ones get NOT_FOUND."""
@@ -289,10 +313,14 @@ class Catalog:
     def set_policy(
         self, changes: Mapping[str, object], name: str = "", *, by: str = "the program"
     ) -> list[ServedModel]:
-        return self.policies.set(changes, name, by=by)
+        return self.served(self.policies.set(changes, name, by=by))
+
+    def served(self, names: Collection[str]) -> list[ServedModel]:
+        """The models of these names that are still served."""
+        return [model for name in names if (model := self._table.models.get(name)) is not None]
 
     def version_shadows(self) -> list[tuple[str, VersionShadow]]:
-        """By model: the arms of different versions that were compared last."""
+        """By model: the last comparison of two versions."""
         return sorted(self._table.version_shadows.copy().items())
 
     def models_with_canary(self) -> list[ServedModel]:
@@ -304,12 +332,12 @@ class Catalog:
         self.referee.start()
 
     def _settle(self, dispute: Dispute, verdict: Verdict, detail: str) -> None:
-        """What the referee found about a batch, on its thread. The first verdict of a kind is logged; the first against
-        fused withdraws it, if the policy says so."""
+        """Acts on the referee's verdict about a batch, on its thread. The first verdict of a kind is logged; the first
+        against fused withdraws it, if the policy says so."""
         shadow = dispute.shadow
         withdraw = False
         with self._table.lock:
-            outdated = dispute.armed != shadow.armed  # the policy was set anew while the referee judged
+            outdated = dispute.epoch != shadow.epoch  # the policy was set again while the referee judged
             first = shadow.record(Verdict.not_judged if outdated else verdict)
             version = self._table.owner(shadow)
             if outdated or not first or version is None:
@@ -327,7 +355,7 @@ class Catalog:
         elif verdict is Verdict.int8_cost:
             log.warning("%s: %s", label, detail)
         else:
-            log.error("%s: MISMATCH, served on as before: %s", label, detail)
+            log.error("%s: MISMATCH, serving as before: %s", label, detail)
 
     def _install(self, loaded: dict[str, ServedModel]) -> None:
         """Publish loaded models in place of those of the same names."""
@@ -354,6 +382,6 @@ class Catalog:
         self._notify(loaded)
 
     def _notify(self, names: Collection[str]) -> None:
-        self.policies.unknown.tell(names)
+        self.unknown_names.log(names)
         for callback in self._on_change:
             callback(names)

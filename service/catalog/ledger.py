@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models have counted since the start, by model, version and variant. Lanes come and go (versions are unloaded,
+"""Counters of models since the start, by version and variant. Lanes come and go (versions are unloaded,
 read again, rebuilt in another precision) while Prometheus takes rates. Read by scrapes, on any thread."""
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from fused_mlp.service import _engine
-from fused_mlp.service.variant import Variant
+from fused_mlp.variant import Variant
 
 SWEEP_FROM = 64
-MOST_COUNTED = 32  # versions of a model, those that are served apart
+MAX_COUNTED = 32  # versions of a model, those that are served apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Ledger:
         return shadows.get(version) or shadows.setdefault(version, _engine.ShadowMetrics())
 
     def keep_versions(self, model: str, served: Collection[int]) -> None:
-        """The model was read again: of the versions that are gone the last ones stay."""
+        """Forgets the counters of versions that are gone, except of the last ones."""
         counters = self.of(model)
         lanes, shadows = list(counters.lanes), list(counters.shadows)  # loads on demand add to them meanwhile
-        kept = {*served, *sorted({version for version, _ in lanes})[-MOST_COUNTED:]}
+        kept = {*served, *sorted({version for version, _ in lanes})[-MAX_COUNTED:]}
         for key in lanes:
             if key[0] not in kept:
                 del counters.lanes[key]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is served, as immutable records: a model, its versions, its policy, and which variant answers under it. The
+"""Served models as immutable records: their versions, policies, and which variant answers. The
 catalog makes new records for every change."""
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from typing import Literal, get_args
 
 from fused_mlp.kernels import Kernel, KernelInfo
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.precision_error import PrecisionError
-from fused_mlp.models.quantization import Precision
-from fused_mlp.models.repository import Signature
+from fused_mlp.models.program.spec import INPUT
+from fused_mlp.models.repository.repository import Signature
+from fused_mlp.models.weights.mlp import Example
+from fused_mlp.models.weights.precision_error import PrecisionError
+from fused_mlp.models.weights.quantization import Precision
+from fused_mlp.models.weights.tables import OpenTables
 from fused_mlp.service import _engine
-from fused_mlp.service.arm import LATEST, PREVIOUS, Arm
 from fused_mlp.service.catalog.stored_weights import StoredWeights
-from fused_mlp.service.settings.policy import Policy
-from fused_mlp.service.variant import Variant
+from fused_mlp.service.policy.arm import LATEST, PREVIOUS, Arm
+from fused_mlp.service.policy.policy import Policy
+from fused_mlp.variant import Variant
 
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
@@ -40,31 +43,21 @@ class Fallback:
 
 
 @dataclass(frozen=True)
-class CanaryStatus:
-    """Of the last canary of a model. `state`: running, promoted, rolled_back or stopped. `reason` of a rolled_back one:
-    errors, latency or unavailable."""
-
-    to: str
-    state: str
-    share: float
-    text: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True)
 class ServedVersion:
     """One version: LOADING, READY with a lane for each variant that its policy can reach (or could once), or
-    UNAVAILABLE with the reason. `variant` answers requests that name none. `spec` is None where it could not be read.
-    `on_demand`: not loaded, but the first request for it has it loaded. `no_room`: not now, others fill the memory.
-    `failed`: its last load did."""
+    UNAVAILABLE with the reason. `variant` answers requests that name none. `spec` is None if it could not be read.
+    `on_demand`: the first request loads it. `no_room`: other versions fill the memory. `failed`: its last load
+    failed."""
 
     model: str
     version: int
     state: State
     reason: str = ""
     spec: MlpSpec | None = None
-    example: tuple[float, ...] | None = None
+    layout: _engine.InputLayout | None = None  # of a version that is loaded and has named inputs
+    example: Example | None = None
     weights: StoredWeights | None = None
+    tables: OpenTables | None = None
     precision: Precision = "float32"
     wanted: Precision = (
         "float32"  # by the policy that it was built under; layers for which it costs too much differ
@@ -84,7 +77,7 @@ class ServedVersion:
     signature: Signature = ()  # of the files that it was read from
 
     def lane(self, variant: Variant | None = None) -> _engine.Lane | None:
-        """That of a variant, or the one that answers requests that name none."""
+        """The lane of a variant; None: the variant that answers requests that name none."""
         return self.lanes.get(variant or self.variant) or self.lanes.get(self.variant)
 
     @property
@@ -101,14 +94,14 @@ class ServedVersion:
         return sum(lane.in_flight for lane in self.lanes.values())
 
     @property
-    def told_state(self) -> str:
-        """For our own API, /status.json and /metrics. (Triton's RepositoryIndex knows no other states than `state`.)"""
+    def reported_state(self) -> str:
+        """For our own API, /status.json and /metrics. (Triton's RepositoryIndex has only the states of `state`.)"""
         waits = self.on_demand and self.state == "UNAVAILABLE" and not self.failed
         return "ON_DEMAND" if waits else self.state
 
     @property
     def answers(self) -> bool:
-        """Whether it can, loaded or on demand."""
+        """Whether it can answer, loaded or on demand."""
         return self.state == "READY" or self.on_demand
 
     @property
@@ -176,14 +169,14 @@ class ServedModel:
         return bool(self.versions) and len(self.answering) == len(self.versions)
 
     @property
-    def well(self) -> bool:
-        """Whether it is complete, and no load of it failed last."""
+    def healthy(self) -> bool:
+        """Whether all versions can answer, and none of them failed to load last."""
         return self.complete and not any(v.failed for v in self.versions)
 
     @property
     def default(self) -> ServedVersion | None:
-        """The one that the policy names if it can answer, otherwise the highest that can. The version that a canary
-        brings in does not take over by being the latest."""
+        """The version that the policy names if it can answer, otherwise the highest that can. The new version of a
+        canary does not take over by being the latest."""
         named, policy = self.named(self.policy.version), self.policy
         if policy.version == LATEST and policy.canary and policy.canary.arm.variant in (None, policy.variant):
             others = [v for v in self.answering if str(v.version) != policy.canary.arm.version]
@@ -204,7 +197,7 @@ class ServedModel:
         return self.named(arm.version) if arm.version else self.default
 
     def arm_problem(self, arm: Arm) -> str:
-        """Why it cannot take requests of the default arm; empty: it can."""
+        """Why an arm cannot take requests of the default arm; empty: it can."""
         version, default = self.find_arm(arm), self.default
         if version is None:
             return "there is no such version"
@@ -212,12 +205,11 @@ class ServedModel:
             return version.reason
         if default is None or not default.spec or not version.spec:
             return ""
-        width, usual = version.spec.in_features, default.spec.in_features
-        return "" if width == usual else f"it takes rows of {width}, version {default.version} of {usual}"
+        return other_inputs(version, default)
 
     def canary_problem(self, arm: Arm) -> str:
-        """Why there is nothing to move to it; empty: there is. Where the default follows the versions, as `latest`
-        does, a canary to the newest begins with the one before."""
+        """Why a canary to an arm would move nothing; empty: it would. If the default follows the versions, as `latest`
+        does, a canary to the newest version starts from the one before."""
         new = self.find_arm(arm)
         follows = self.policy.version in (LATEST, PREVIOUS)
         if follows or new is None or new is not self.default or arm.variant not in (None, new.variant):
@@ -231,6 +223,9 @@ class ServedModel:
             return "it is of the version that answers, whose variants a shadow without an arm compares"
         if not shadow or not live or not shadow.spec or not live.spec:
             return ""
+        # Its kernel gets the records of the other: ids that were checked against tables of other sizes.
+        if shadow.spec.inputs != live.spec.inputs:
+            return "its inputs or tables differ from those of the version that answers"
         width, usual = shadow.spec.out_features, live.spec.out_features
         return (
             "" if width == usual else f"its rows of {width} outputs cannot be compared with those of {usual}"
@@ -280,3 +275,16 @@ class ServedModel:
             fallback=Fallback("shadow_mismatch", detail),
         )
         return replace(self, versions=tuple(fallen if v is version else v for v in self.versions))
+
+
+def other_inputs(version: ServedVersion, usual: ServedVersion) -> str:
+    """Why requests for `usual` do not fit the other version; empty: they do. Tables may grow from one to the next."""
+    if version.spec is None or usual.spec is None:
+        return ""
+    own, known = ([each.name for each in spec.inputs or ()] for spec in (version.spec, usual.spec))
+    if sorted(own) != sorted(known):
+        return f"it takes the inputs {own or [INPUT]}, version {usual.version} {known or [INPUT]}"
+    width, before = version.spec.in_features, usual.spec.in_features
+    if own or width == before:
+        return ""
+    return f"it takes rows of {width}, version {usual.version} of {before}"

@@ -17,14 +17,14 @@ from fused_mlp.kernels.error_bound import PRECISIONS, Bounded, forward_with_boun
 from fused_mlp.kernels.errors import KernelRefuted
 from fused_mlp.kernels.registry import check
 from fused_mlp.models import Mlp
-from fused_mlp.models.precision_error import percent
+from fused_mlp.models.weights.precision_error import percent
 from fused_mlp.service._engine import Shadow, Verdict
 from fused_mlp.service.catalog.records import ServedVersion
-from fused_mlp.service.variant import Variant
+from fused_mlp.variant import Variant
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = 4  # batches, at most one of a version; each has some rows, of 4 MB or less
+MAX_WAITING = 4  # batches, at most one of a version; each has some rows, of 4 MB or less
 IDLE_PER_WORK = 9.0  # seconds of pause for each second of work
 LONGEST_PAUSE_S = 60.0
 
@@ -43,7 +43,7 @@ class Dispute:
     """Rows on which the variants differ, as the engine hands them over; the differences are of the whole batch."""
 
     shadow: Shadow
-    armed: int  # the shadow's, when the batch was answered
+    epoch: int  # the shadow's, when the batch was answered
     absolute: float
     relative: float
     x: bytes
@@ -55,9 +55,7 @@ class Referee:
     """`owner` finds the version of a shadow, None when it was unloaded; `settle` gets each verdict and its reason."""
 
     def __init__(
-        self,
-        owner: Callable[[Shadow], ServedVersion | None],
-        settle: Callable[[Dispute, Verdict, str], None],
+        self, owner: Callable[[Shadow], ServedVersion | None], settle: Callable[[Dispute, Verdict, str], None]
     ) -> None:
         self._owner = owner
         self._settle = settle
@@ -74,7 +72,7 @@ class Referee:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Without judging what waits."""
+        """Drops the disputes that wait."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -83,12 +81,12 @@ class Referee:
             thread.join()
 
     def report(
-        self, shadow: Shadow, armed: int, absolute: float, relative: float, rows: tuple[bytes, bytes, bytes]
+        self, shadow: Shadow, epoch: int, absolute: float, relative: float, rows: tuple[bytes, bytes, bytes]
     ) -> None:
-        """Called on the shadow's thread. Never waits: what does not fit is counted and dropped."""
+        """Called on the shadow's thread. Never waits: a dispute that does not fit is counted and dropped."""
         with self._changed:
-            if shadow.name not in self._waiting and len(self._waiting) < MOST_WAITING:
-                self._waiting[shadow.name] = Dispute(shadow, armed, absolute, relative, *rows)
+            if shadow.name not in self._waiting and len(self._waiting) < MAX_WAITING:
+                self._waiting[shadow.name] = Dispute(shadow, epoch, absolute, relative, *rows)
                 self._changed.notify()
                 return
         shadow.record(Verdict.not_judged)

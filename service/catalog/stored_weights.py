@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the weights of a served version are: its kernels have packed copies of their own, so the originals are not kept
-but read again for the few who need them (a further kernel, the referee)."""
+"""Rereads the weights of a served version. Its kernels have packed copies, so the originals are not kept in memory; a
+further kernel and the referee read them from the files again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fused_mlp.models import Mlp, ModelLoadError
-from fused_mlp.models.precision import to_precision
-from fused_mlp.models.quantization import Precision
-from fused_mlp.models.repository import FoundVersion, Repository
-from fused_mlp.models.version_directory import stored_tensors
+from fused_mlp.models.repository.repository import FoundVersion, Repository
+from fused_mlp.models.repository.version_directory import stored_tensors
+from fused_mlp.models.weights.precision import to_precision
+from fused_mlp.models.weights.quantization import Precision
+from fused_mlp.models.weights.tables import identity_of
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,12 @@ class StoredWeights:
         return replace(self, precision=mlp.precision, kept=kept)
 
     def read(self) -> Mlp:
-        """As they were loaded. Raises ModelLoadError, also when the files have changed. Callers may be told: no path
-        is in the text."""
+        """In the precision that they were loaded in. Raises ModelLoadError, also when the files have changed; its text
+        shows no path, because callers may see it."""
         return to_precision(self.read_saved(), self.precision, self.kept)
 
     def read_saved(self) -> Mlp:
-        """As they are in the files."""
+        """In the precision of the files."""
         try:
             mlp = self.repository.read(self.found, again=True)
         except ModelLoadError as error:
@@ -60,6 +61,10 @@ class StoredWeights:
 def digest_of(mlp: Mlp) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for array in stored_tensors(mlp).values():
+        identity = identity_of(array)
+        if identity is not None:  # a table: reading all of it is what mapping avoids
+            digest.update(identity.encode())
+            continue
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.digest()
 

@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fused_mlp.service import _engine
-from fused_mlp.service.arm import LATEST, PREVIOUS, Arm, parse_arm
 from fused_mlp.service.catalog.ledger import Ledger
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion, VersionShadow
+from fused_mlp.service.policy.arm import LATEST, PREVIOUS, Arm, parse_arm
 from fused_mlp.service.settings.settings import Settings
 
 
 @dataclass
-class Changes:
-    """Of versions, since the start: those that have other kernels are loaded anew."""
+class LoadCounts:
+    """Loads and unloads of versions since the start. A version whose kernels are replaced counts as both."""
 
     loads: int = 0
     unloads: int = 0
@@ -51,7 +51,7 @@ class ModelTable:
         self._on_shadow = on_shadow
         self.models: dict[str, ServedModel] = {}
         self.version_shadows: dict[str, VersionShadow] = {}  # the last of each model
-        self.changes = Changes()
+        self.load_counts = LoadCounts()
         self.lock = threading.Lock()
 
     def all(self) -> list[ServedModel]:
@@ -66,7 +66,7 @@ class ModelTable:
 
     def publish(self, changed: Mapping[str, ServedModel], removed: Collection[str] = ()) -> None:
         for name in (*changed, *removed):
-            self.changes.count(self.models.get(name), changed.get(name))
+            self.load_counts.count(self.models.get(name), changed.get(name))
         self.models.update(changed)
         for name in removed:
             del self.models[name]
@@ -131,7 +131,7 @@ class ModelTable:
         self.publish({old.model: self.models[old.model].replaced(old, new)})
 
     def release(self, versions: Iterable[ServedVersion]) -> None:
-        """Of versions that are no longer published: requests accepted before are answered."""
+        """Removes the lanes of versions that are no longer published. Accepted requests are answered first."""
         self.remove(lane for version in versions for lane in version.lanes.values())
 
     def remove(self, lanes: Iterable[_engine.Lane]) -> None:
@@ -185,4 +185,5 @@ def _route(
         else (),
         input_shape=spec.input_shape or () if spec else (),
         unserved=unserved,
+        layout=served.layout,
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line, `fused-mlp`. Imports little: `health` runs every few seconds in a container, and no command
-may need what only another one uses."""
+"""The command line, `fused-mlp`. Imports little: `health` runs every few seconds in a container, and no command may
+require the packages of another one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-_COMPLETE = "_FUSED_MLP_COMPLETE"  # set by a shell that asks what can follow
+_COMPLETE = "_FUSED_MLP_COMPLETE"  # set by a shell that asks for completions
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
         raise_on_signals()
     try:
         _run(arguments)
-    except KeyboardInterrupt as error:  # before a command was found, which handles it itself
+    except KeyboardInterrupt as error:  # raised before a command was found; a command handles it itself
         from fused_mlp.service.cli.interruption import leave
 
         _end(leave(error).code)
@@ -42,13 +42,13 @@ def main() -> None:
 
 
 def _end(code: object) -> None:
-    """Without waiting for threads that are in the middle of something, as the end of Python would."""
+    """Exits without waiting for other threads, unlike the normal end of Python."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
-            continue  # its reader has left
+            continue  # the reader has closed the pipe
     os._exit(code if isinstance(code, int) else 1)
 
 

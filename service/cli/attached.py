@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The child process of a ChildServer: `fused-mlp serve` until its stdin ends, which is when its parent stops or dies,
-in whatever way. Deletes the folder that it is given, if any: a parent that was killed cannot."""
+"""The child process of a ChildServer: runs `fused-mlp serve` until its stdin ends, which happens when the parent stops
+or dies. Deletes the folder that it is given, if any: a killed parent cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> None:
     folder = sys.argv[1]
     sys.argv = ["fused-mlp", "serve"]
     threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
-    # Slow, and so after the thread: a parent that dies meanwhile is noticed.
+    # Imported after the thread has started, because it is slow: a parent that dies in this time is noticed.
     from fused_mlp.service.cli import main as run
 
     try:

@@ -5,60 +5,66 @@ the command with one line."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import wraps
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
 
 from fused_mlp.service.cli.failure import explain, fail
+from fused_mlp.service.cli.options import option
 from fused_mlp.service.client import Client, PredictError, RetryPolicy, Tls
 from fused_mlp.service.client.admin import CHANGE_TIMEOUT_S, AdminClient
-from fused_mlp.service.client.channel import token_metadata
+from fused_mlp.service.client.channel import caller_metadata
 
-
-def _option(help_text: str, metavar: str, env: str | None = None, *names: str, **more: Any) -> Any:
-    return typer.Option(
-        *names, help=help_text, metavar=metavar, envvar=env, rich_help_panel="Connection", **more
-    )
+_option = partial(option, panel="Connection")
 
 
 def _options(
     *,
     target: Annotated[
-        str, _option("Address of the server.", "HOST:PORT", "FUSED_MLP_TARGET")
+        str, _option("Address of the server.", "HOST:PORT", envvar="FUSED_MLP_TARGET")
     ] = "127.0.0.1:8001",
     timeout: Annotated[float, _option("How long to wait for an answer.", "SECONDS", min=0)] = 10.0,
-    tls: Annotated[bool, _option("Connect with TLS. The next options imply it.", "", None, "--tls")] = False,
+    tls: Annotated[bool, _option("Connect with TLS. The next options imply it.", "", "--tls")] = False,
     tls_ca: Annotated[
         Path | None,
-        _option("Root certificates to trust, in place of the system's.", "PEM", "FUSED_MLP_TARGET_CA"),
+        _option("Root certificates to trust, in place of the system's.", "PEM", envvar="FUSED_MLP_TARGET_CA"),
     ] = None,
     tls_name: Annotated[
         str | None,
         _option(
-            "The name in the server's certificate, if it is not the host's.", "NAME", "FUSED_MLP_TARGET_NAME"
+            "The name in the server's certificate, if it is not the host's.",
+            "NAME",
+            envvar="FUSED_MLP_TARGET_NAME",
         ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, _option("Certificate of this client.", "PEM", "FUSED_MLP_TARGET_CERT")
+        Path | None, _option("Certificate of this client.", "PEM", envvar="FUSED_MLP_TARGET_CERT")
     ] = None,
     tls_key: Annotated[
-        Path | None, _option("Key of that certificate.", "PEM", "FUSED_MLP_TARGET_KEY")
+        Path | None, _option("Key of that certificate.", "PEM", envvar="FUSED_MLP_TARGET_KEY")
     ] = None,
     token_file: Annotated[
         Path | None,
         _option(
-            "File with the token that tells the server who is calling.", "FILE", "FUSED_MLP_TARGET_TOKEN_FILE"
+            "File with the key or token that tells the server who is calling. FUSED_MLP_API_KEY can hold the key "
+            "itself.",
+            "FILE",
+            envvar="FUSED_MLP_TARGET_TOKEN_FILE",
         ),
     ] = None,
 ) -> dict[str, Any]:
     secure = tls or tls_ca or tls_name or tls_cert or tls_key
     credentials = Tls(root_ca=tls_ca, cert=tls_cert, key=tls_key, server_name=tls_name) if secure else None
-    given = {"target": target, "timeout_s": timeout, "tls": credentials}
-    return given if token_file is None else {**given, "metadata": token_metadata(token_file)}
+    return {
+        "target": target,
+        "timeout_s": timeout,
+        "tls": credentials,
+        "metadata": caller_metadata(token_file),
+    }
 
 
 _ADMIN_TARGET = inspect.Parameter(
@@ -66,7 +72,7 @@ _ADMIN_TARGET = inspect.Parameter(
     inspect.Parameter.KEYWORD_ONLY,
     default="127.0.0.1:8003",
     annotation=Annotated[
-        str, _option("Address of the server's admin port.", "HOST:PORT", "FUSED_MLP_TARGET_ADMIN")
+        str, _option("Address of the server's admin port.", "HOST:PORT", envvar="FUSED_MLP_TARGET_ADMIN")
     ],
 )
 
@@ -88,7 +94,7 @@ _OPTIONAL_TARGET = inspect.Parameter(
         _option(
             "A server that runs already. If not given, one is started for this.",
             "HOST:PORT",
-            "FUSED_MLP_TARGET",
+            envvar="FUSED_MLP_TARGET",
         ),
     ],
 )
@@ -101,10 +107,11 @@ class Connector:
     target: str | None
     timeout_s: float
     tls: Tls | None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def open(self, target: str, retry: RetryPolicy) -> Client:
         try:
-            return Client(target, timeout_s=self.timeout_s, retry=retry, tls=self.tls)
+            return Client(target, timeout_s=self.timeout_s, retry=retry, tls=self.tls, metadata=self.metadata)
         except OSError as error:
             fail(str(error))
 
@@ -112,31 +119,22 @@ class Connector:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The command closes what it opened."""
+        """The command must close it."""
 
 
 def connected_later(command: Callable[..., None]) -> Callable[..., None]:
-    """As `connected`, for a command that decides first which server to call: it gets a Connector."""
+    """As `connected`, for a command that chooses the server itself: it gets a Connector."""
     return connected(command, Connector, target=_OPTIONAL_TARGET)
-
-
-def connected_with_token(command: Callable[..., None]) -> Callable[..., None]:
-    """As `connected`, for what the admin port answers too."""
-    return connected(command, token=True)
 
 
 def connected(
     command: Callable[..., None],
     connect: type[Client | AdminClient | Connector] = Client,
-    *,
-    token: bool = False,
     **other: inspect.Parameter,
 ) -> Callable[..., None]:
     """Call `command` with an open client as its first argument, and add the options of the connection to its own;
     `other` replaces options of the same name."""
     options = {**inspect.signature(_options, eval_str=True).parameters, **other}
-    if not token and connect is not AdminClient:  # the others ask for nothing that needs one
-        del options["token_file"]
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     @wraps(command)

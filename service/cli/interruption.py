@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C, SIGTERM and SIGHUP end a command through its `with` and `finally` blocks, so that nothing half written stays.
-Then one line says so, and the process ends at once. A second signal does not wait for the blocks. `serve` has its own
-handling."""
+"""Ctrl-C, SIGTERM and SIGHUP end a command through its `with` and `finally` blocks, so that no partial file stays. Then
+one line says so, and the process ends at once. A second signal ends it without the blocks. `serve` handles signals
+itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Interruption(KeyboardInterrupt):
 
 
 def raise_on_signals() -> None:
-    """What the parent process has ignored (nohup) stays ignored."""
+    """Signals that the parent process ignores (nohup) stay ignored."""
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _raise)

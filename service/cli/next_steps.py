@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `fused-mlp` says without arguments. Imports neither typer nor rich: it is the first thing that people see."""
+"""The text of `fused-mlp` without arguments. Imports neither typer nor rich: it is the first thing that people see."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of `fused-mlp`, and their help. The module of a command is imported when that command runs, not for
-the list of commands: what it needs may be slow to import, or not installed."""
+"""The commands of `fused-mlp`, and their help. A command's module is imported when that command runs, not to list the
+commands: its imports may be slow or not installed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from fused_mlp.service.cli.exit_codes import ExitCode
-from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.failure import ExitCode, fail
 from fused_mlp.service.cli.interruption import leave
 
 _SERVE, _MODELS, _COMPARE, _MACHINES = (
@@ -56,6 +55,7 @@ COMMANDS = {
         "Profile an MLP: eager PyTorch, torch.compile and the fused kernel, side by side.",
         _COMPARE,
     ),
+    "keys": ("keys", "Make, list and revoke the keys with which callers are known to a server.", _MACHINES),
     "warm": (
         "warm",
         "Compile the CUDA kernels of all models of a repository, so that a server starts without compiling.",
@@ -74,12 +74,12 @@ class LazyGroup(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """For the list of commands: a name and a text."""
+        """The command's name and help, for the list of commands."""
         _, summary, panel = COMMANDS[cmd_name]
         return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """For running it: the command itself."""
+        """The command itself, to run it."""
         name = args[0]
         if name not in COMMANDS:
             close = get_close_matches(name, COMMANDS)
@@ -99,7 +99,7 @@ class LazyGroup(TyperGroup):
     def main(
         self, args: Any = None, prog_name: Any = None, complete_var: Any = None, *_: Any, **more: Any
     ) -> Any:
-        """A mistake on the command line is one line, as other errors are."""
+        """A usage error is one line, like other errors."""
         more["standalone_mode"] = False
         try:
             code = super().main(args, prog_name, complete_var, **more)
@@ -113,8 +113,8 @@ class LazyGroup(TyperGroup):
 def load_command(name: str) -> Any:
     """Imports the module of a command."""
     place, _, function = COMMANDS[name][0].partition(":")
-    module = import_module(f"fused_mlp.service.cli.{place}")
-    if hasattr(module, "app"):  # has commands of its own
+    module = import_module(f"fused_mlp.service.cli.commands.{place}")
+    if hasattr(module, "app"):  # a group of commands
         command = get_command(module.app)
     else:
         single = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -126,7 +126,7 @@ def load_command(name: str) -> Any:
 
 
 def _tidy(command: Any) -> None:
-    """Lines of a paragraph are joined: terminals have other widths than the source."""
+    """Joins the lines of a paragraph: terminals differ in width from the source."""
     command.help = re.sub(r"(?<=\S)\n[ \t]*(?=\S)", " ", command.help or "")
     params = command.get_params
     command.get_params = lambda ctx: [readable(param) for param in params(ctx)]
@@ -135,7 +135,7 @@ def _tidy(command: Any) -> None:
 
 
 def readable(param: Any) -> Any:
-    """Without what typer shows of types (`<bool>`), which tells users nothing."""
+    """Removes typer's notes on types (`<bool>`), which do not help users."""
     if param.metavar is None and getattr(param, "is_flag", False):
         param.metavar = ""
     elif param.metavar is None:
@@ -144,7 +144,7 @@ def readable(param: Any) -> Any:
 
 
 def _mistake(error: Any) -> str:
-    """As one line. Empty for a group without a command."""
+    """The error as one line. Empty for a group without a command."""
     text: str = error.format_message().rstrip(".").removeprefix("Invalid value: ")
     if close := getattr(error, "possibilities", None):
         text = (
@@ -175,8 +175,7 @@ app = typer.Typer(
 @app.callback()
 def _group(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Serve multi-layer perceptrons over gRPC and REST, and talk to such a server."""

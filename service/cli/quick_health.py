@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 from fused_mlp.service.cli.failure import explain, fail
 
@@ -17,9 +18,10 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "--tls-name": ("FUSED_MLP_TARGET_NAME", ""),
     "--tls-cert": ("FUSED_MLP_TARGET_CERT", ""),
     "--tls-key": ("FUSED_MLP_TARGET_KEY", ""),
+    "--token-file": ("FUSED_MLP_TARGET_TOKEN_FILE", ""),
 }
 
-_LONGEST_S = 1e9  # longer ones, such as infinity, are left to the full command
+_MAX_TIMEOUT_S = 1e9  # longer ones, such as infinity, are left to the full command
 
 
 def check_health_quickly(arguments: list[str]) -> None:
@@ -44,15 +46,15 @@ def check_health_quickly(arguments: list[str]) -> None:
         timeout_s = float(values["--timeout"])
     except ValueError:
         return
-    if len(names) > 1 or not 0 <= timeout_s < _LONGEST_S:
+    if len(names) > 1 or not 0 <= timeout_s < _MAX_TIMEOUT_S:
         return
     _check(values, tls, timeout_s, *names)
 
 
 def _check(values: dict[str, str], tls: bool, timeout_s: float, model: str = "") -> None:
-    from fused_mlp.service.client.channel import Tls
+    from fused_mlp.service.client.channel import Tls, caller_metadata
     from fused_mlp.service.client.errors import PredictError
-    from fused_mlp.service.client.health import check_health
+    from fused_mlp.service.client.health_check import check_health
 
     target = values["--target"]
     ca, name, cert, key = (
@@ -62,7 +64,8 @@ def _check(values: dict[str, str], tls: bool, timeout_s: float, model: str = "")
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     try:
         secure = Tls(ca, cert, key, name) if tls or ca or name or cert or key else None
-        status = check_health(target, model, timeout_s=timeout_s, tls=secure)
+        shown = caller_metadata(Path(values["--token-file"]) if values["--token-file"] else None)
+        status = check_health(target, model, timeout_s=timeout_s, tls=secure, metadata=shown)
     except PredictError as error:
         fail(explain(error))
     except (OSError, ValueError) as error:  # a TLS file that cannot be read, a certificate without its key

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python client, sync and asyncio: `Client(target).predict(model, x) -> Prediction`. Knows the wire contract only,
-nothing of the server or of kernels. Takes torch tensors without importing torch. Names are imported on first use:
-`fused-mlp health` needs a small part of this."""
+"""The Python client, sync and asyncio: `Client(target).predict(model, x) -> Prediction`. Knows only the wire contract,
+not the server or kernels. Takes torch tensors without importing torch. Names are imported on first use: `fused-mlp
+health` needs few of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fused_mlp.service.client.channel import Tls
     from fused_mlp.service.client.errors import PredictError
     from fused_mlp.service.client.model_info import (
+        InputInfo,
         LayerInfo,
         ModelInfo,
         OutputInfo,
@@ -30,6 +31,7 @@ _MODULES = {
     "Client": "sync",
     "LayerInfo": "model_info",
     "ModelInfo": "model_info",
+    "InputInfo": "model_info",
     "OutputInfo": "model_info",
     "PrecisionErrorInfo": "model_info",
     "PredictError": "errors",
@@ -46,6 +48,7 @@ _MODULES = {
 __all__ = [
     "AsyncClient",
     "Client",
+    "InputInfo",
     "LayerInfo",
     "ModelInfo",
     "OutputInfo",

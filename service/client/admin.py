@@ -12,16 +12,15 @@ import grpc
 from fused_mlp.protos import admin_pb2 as pb
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.protos.variants import variant_number
-from fused_mlp.service.client.calls import ONCE
 from fused_mlp.service.client.channel import Tls
-from fused_mlp.service.client.connection import Connection
+from fused_mlp.service.client.connection import ONCE, Connection
 from fused_mlp.service.client.live_trace import LiveTrace, read_trace
-from fused_mlp.service.client.model_info import ModelInfo, read_model
+from fused_mlp.service.client.model_info import ModelInfo, read_model, read_record
 from fused_mlp.service.client.prediction import variant_name
-from fused_mlp.service.variant import Variant
+from fused_mlp.variant import Variant
 
 OnMismatch = Literal["log", "unfused"]
-Precision = Literal["float32", "bfloat16", "int8"]  # a client needs nothing of models/
+Precision = Literal["float32", "bfloat16", "int8"]  # the client must not import models/
 _ON_MISMATCH: dict[OnMismatch, Any] = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
 
 
@@ -58,19 +57,19 @@ class PolicyInfo:
     weight: float = 1.0
     precision: str = "float32"
     version: str = "latest"  # answers requests that name none
-    versions: str = "all"  # those served
-    default_version: int = 0  # of a model that is served
+    versions: str = "all"  # the served versions
+    default_version: int = 0  # of a served model
     shadow_arm: str = ""
     arms: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, int] = field(default_factory=dict)
     fallbacks: tuple[FallbackInfo, ...] = ()
     canary: CanaryInfo | None = None
-    unknown: tuple[str, ...] = ()  # what it names and is not there, or cannot answer
+    unknown: tuple[str, ...] = ()  # arms and labels of the policy that do not exist or cannot answer
 
 
 @dataclass(frozen=True)
 class PolicyChanged:
-    """Who changed what and when; `model` is empty for all of them."""
+    """One change of a policy, and who made it; `model` is empty for all of them."""
 
     time_s: float
     by: str
@@ -105,13 +104,14 @@ class AdminClient(Connection):
         timeout_s: float | None = CHANGE_TIMEOUT_S,
         tls: Tls | None = None,
         metadata: Mapping[str, str] | None = None,
+        api_key: str | None = None,
     ) -> None:
-        super().__init__(target, timeout_s, ONCE, tls, metadata)
+        super().__init__(target, timeout_s, ONCE, tls, metadata, api_key=api_key)
         self._admin = Stub(self._channel, pb, "Admin")
         self.not_kept = ""
 
     def policies(self, model: str = "") -> list[PolicyInfo]:
-        """The policy of one model; without a name the default policy, then those of all models."""
+        """Return one model's policy; without a name, the default policy and those of all models."""
         response = self._call(self._admin.GetPolicy, pb.GetPolicyRequest(model=model))
         self.not_kept = response.not_kept
         return _read(response, with_default=not model)
@@ -123,7 +123,7 @@ class AdminClient(Connection):
     def history(self, model: str = "") -> list[PolicyChanged]:
         """Changes of policies since the server started, the newest last."""
         response = self._call(self._admin.GetPolicy, pb.GetPolicyRequest(model=model))
-        return [PolicyChanged(each.time_s, each.by, each.model, each.what) for each in response.history]
+        return [read_record(PolicyChanged, each) for each in response.history]
 
     def set_policy(
         self,
@@ -186,8 +186,8 @@ class AdminClient(Connection):
         max_p99_ratio: float = 0,
         min_requests: int = 0,
     ) -> PolicyInfo:
-        """Raise the share of an arm step by step, in percent, while it answers as well as the default arm. What is not
-        given has the server's defaults. The server goes on by itself: `policies(model)` tells how far it is."""
+        """Raise an arm's share step by step, in percent, while it answers as well as the default arm. Omitted arguments
+        have the server's defaults. The server continues without the client: `policies(model)` shows the progress."""
         plan = pb.Canary(
             to=to,
             steps=steps,
@@ -206,7 +206,7 @@ class AdminClient(Connection):
         return self._set(pb.SetPolicyRequest(model=model, change=pb.PolicyChange(canary=plan)))[0]
 
     def load(self, model: str) -> ModelInfo:
-        """Have the server serve what the repository holds of a model now."""
+        """Have the server load a model's current versions from the repository."""
         return read_model(self._call(self._admin.LoadModel, pb.LoadModelRequest(model=model)).model)
 
     def unload(self, model: str) -> None:
@@ -246,34 +246,23 @@ def _read(response: Any, *, with_default: bool) -> list[PolicyInfo]:
     return [_policy("", response.defaults), *models] if with_default else models
 
 
-def _canary(model: Any) -> CanaryInfo | None:
-    if model is None or not model.HasField("canary"):
-        return None
-    seen = model.canary
-    return CanaryInfo(seen.to, seen.state, seen.share, seen.text, seen.reason)
-
-
 def _policy(name: str, policy: Any, model: Any = None) -> PolicyInfo:
     """`model`: a ModelPolicy; None for the default of models loaded later."""
-    names = {number: name for name, number in _ON_MISMATCH.items()}
-    return PolicyInfo(
+    on_mismatch = {number: name for name, number in _ON_MISMATCH.items()}
+    canary = model.canary if model is not None and model.HasField("canary") else None
+    return read_record(
+        PolicyInfo,
+        policy,
         model=name,
         variant=variant_name(policy.variant),
-        split=policy.split,
-        allow_override=policy.allow_override,
-        shadow=policy.shadow,
-        on_mismatch=names[policy.on_mismatch],
-        weight=policy.weight,
+        on_mismatch=on_mismatch[policy.on_mismatch],
         precision=policy.precision or "float32",
         version=policy.version or "latest",
-        shadow_arm=policy.shadow_arm,
+        versions=policy.versions or "all",
         arms={each.arm: each.share for each in policy.arms.shares},
         labels=dict(policy.labels.versions),
-        versions=policy.versions or "all",
         default_version=model.default_version if model else 0,
-        fallbacks=tuple(
-            FallbackInfo(f.version, f.reason, f.detail) for f in (model.fallbacks if model else ())
-        ),
-        canary=_canary(model),
+        fallbacks=tuple(read_record(FallbackInfo, each) for each in (model.fallbacks if model else ())),
+        canary=read_record(CanaryInfo, canary) if canary is not None else None,
         unknown=tuple(model.unknown) if model else (),
     )

@@ -13,18 +13,18 @@ import grpc.aio
 from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.protos import health_pb2
 from fused_mlp.protos.stubs import Stub
-from fused_mlp.service.client.calls import ONCE, UNTIL_READY, Calls, HealthStatus, read_health
-from fused_mlp.service.client.channel import Balancing, Tls, channel_options
+from fused_mlp.service.client.channel import Balancing, Tls, channel_options, key_metadata
+from fused_mlp.service.client.connection import ONCE, UNTIL_READY, Calls, HealthStatus, read_health
 from fused_mlp.service.client.errors import PredictError
 from fused_mlp.service.client.model_info import ModelInfo, read_model
 from fused_mlp.service.client.prediction import Prediction, StreamItem, build_request, read_prediction
 from fused_mlp.service.client.propagation import client_span
 from fused_mlp.service.client.retry import RetryPolicy
 from fused_mlp.service.client.stream import OpenRequests
-from fused_mlp.service.variant import Variant
+from fused_mlp.variant import Variant
 
 if TYPE_CHECKING:
-    from fused_mlp.service.client.tensors import ArrayLike
+    from fused_mlp.service.client.tensors import Rows
 
 
 class AsyncClient:
@@ -46,9 +46,11 @@ class AsyncClient:
         retry: RetryPolicy | None = None,
         tls: Tls | None = None,
         metadata: Mapping[str, str] | None = None,
+        api_key: str | None = None,
         balancing: Balancing = "pick_first",
     ) -> None:
-        self._calls = Calls(target, timeout_s, retry or RetryPolicy(), metadata or {}, tls is not None)
+        shown = {**key_metadata(api_key), **(metadata or {})}
+        self._calls = Calls(target, timeout_s, retry or RetryPolicy(), shown, tls is not None)
         options = channel_options(tls, balancing)
         self._channel = (
             grpc.aio.secure_channel(target, tls.credentials(), options)
@@ -66,18 +68,34 @@ class AsyncClient:
     async def predict(
         self,
         model: str,
-        x: ArrayLike,
+        x: Rows,
         *,
         version: int | None = None,
         variant: Variant | None = None,
         arm: str | None = None,
         output: str | None = None,
+        shared: Mapping[str, Any] | None = None,
+        top_k: int | None = None,
+        min_score: float | None = None,
+        ids: str | None = None,
         timeout_s: float | None = None,
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> Prediction:
         """Call a model, as `Client.predict`."""
-        request, one_row = build_request(model, x, version, variant, request_id, output=output, arm=arm)
+        request, one_row = build_request(
+            model,
+            x,
+            version,
+            variant,
+            request_id,
+            output=output,
+            arm=arm,
+            shared=shared,
+            top_k=top_k,
+            min_score=min_score,
+            ids=ids,
+        )
         headers = self._calls.headers(metadata)
         with client_span("fused_mlp.v1.Inference/Predict", headers, self.target) as headers:
             response = await self._call(
@@ -88,7 +106,7 @@ class AsyncClient:
     async def stream(
         self,
         model: str,
-        inputs: Iterable[ArrayLike] | AsyncIterable[ArrayLike],
+        inputs: Iterable[Rows] | AsyncIterable[Rows],
         *,
         version: int | None = None,
         variant: Variant | None = None,
@@ -144,7 +162,7 @@ class AsyncClient:
                 status = await self.health(model, timeout_s=attempts.remaining_s())
                 return self._calls.require_serving(status, model)
             except PredictError as error:
-                wait_s = attempts.wait_after(error)
+                wait_s = attempts.wait_until_ready(error)
             await asyncio.sleep(wait_s)
 
     async def close(self) -> None:
@@ -181,7 +199,7 @@ class _Feed:
     """The requests that gRPC's sender task reads; it waits here for a free slot of the window."""
 
     def __init__(
-        self, inputs: Iterable[ArrayLike] | AsyncIterable[ArrayLike], requests: OpenRequests, window: int
+        self, inputs: Iterable[Rows] | AsyncIterable[Rows], requests: OpenRequests, window: int
     ) -> None:
         if window < 1:
             raise ValueError(f"expected a window of at least 1, got {window}")
@@ -231,6 +249,6 @@ def _at_once(ready: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError(f"{ready} had to wait")
 
 
-async def _awaited(inputs: Iterable[ArrayLike]) -> AsyncIterator[ArrayLike]:
+async def _awaited(inputs: Iterable[Rows]) -> AsyncIterator[Rows]:
     for x in inputs:
         yield x

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -50,8 +51,17 @@ class Tls:
         return grpc.ssl_channel_credentials(_read(self.root_ca), _read(self.key), _read(self.cert))
 
 
+def key_metadata(key: str | None) -> dict[str, str]:
+    """The metadata of a caller with a key. Raises ValueError for an empty key."""
+    if not key:
+        return {}
+    if not key.isascii() or not key.isprintable():
+        raise ValueError("api_key: expected one line of ASCII")
+    return {"authorization": f"Bearer {key}"}
+
+
 def token_metadata(path: Path | None) -> dict[str, str]:
-    """What a caller sends that is known by a token, which is all of the file. Raises ValueError without the token."""
+    """The metadata of a caller with a token, which is the whole file. Raises ValueError for an empty file."""
     if path is None:
         return {}
     token = path.read_text(encoding="latin-1").strip()
@@ -61,19 +71,16 @@ def token_metadata(path: Path | None) -> dict[str, str]:
 
 
 def service_config(balancing: Balancing) -> dict[str, Any]:
-    """How gRPC spreads calls over the servers that a target names. Those that are not healthy get none. Retries are the
-    client's own: see retry.py."""
+    """How gRPC spreads calls over the servers of a target. Unhealthy servers get none. Retries are the client's own:
+    see retry.py."""
     policies: list[dict[str, Any]] = [{balancing: {}}]
     if balancing == "weighted_round_robin":
-        # The servers tell their load apart from requests; a gRPC that does not know the policy takes the next one.
+        # Servers report their load apart from requests; a gRPC version that does not know a policy uses the next one.
         policies = [
             {balancing: {"enableOobLoadReport": True, "oobReportingPeriod": "5s"}},
             {"round_robin": {}},
         ]
-    return {
-        "loadBalancingConfig": policies,
-        "healthCheckConfig": {"serviceName": "fused_mlp.v1.Inference"},
-    }
+    return {"loadBalancingConfig": policies, "healthCheckConfig": {"serviceName": "fused_mlp.v1.Inference"}}
 
 
 def channel_options(tls: Tls | None, balancing: Balancing = "pick_first") -> list[tuple[str, int | str]]:
@@ -96,3 +103,9 @@ def open_channel(target: str, tls: Tls | None, balancing: Balancing = "pick_firs
 
 def _read(path: Path | str | None) -> bytes | None:
     return None if path is None else Path(path).read_bytes()
+
+
+def caller_metadata(token_file: Path | None) -> dict[str, str]:
+    """The key as metadata: from the file, else from FUSED_MLP_API_KEY. Raises OSError, or ValueError without the
+    key."""
+    return token_metadata(token_file) or key_metadata(os.environ.get("FUSED_MLP_API_KEY"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only error that calls raise, made from gRPC statuses, also from those inside a stream."""
+"""The only error that calls raise. It is made from a gRPC status, also from one inside a stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,36 @@ import re
 
 import grpc
 
-from fused_mlp.service.client.tls_mistakes import find_mistake
+# (in gRPC's text, the client used TLS, the explanation); a server that closes a new connection gives no other reason.
+_CLOSED = ("Socket closed", "Connection reset by peer")
+_MISTAKES = (
+    (("WRONG_VERSION_NUMBER",), True, "the server speaks plaintext, not TLS: connect without TLS"),
+    (
+        ("CERTIFICATE_VERIFY_FAILED",),
+        True,
+        "the server's certificate is not trusted: name the root CA that signed it",
+    ),
+    (
+        ("Hostname Verification Check failed",),
+        True,
+        "the server's certificate is for another name: give the name that is in it",
+    ),
+    (
+        ("TSI_DATA_CORRUPTED", *_CLOSED),
+        True,
+        "the server ended the TLS handshake: it may want a client certificate, or not trust the one it got",
+    ),
+    (_CLOSED, False, "the server closed the connection: it may want TLS"),
+)
+
+
+def find_mistake(details: str, *, secure: bool) -> str | None:
+    """For the text of a connection that could not be made; None when it does not look like a mistake with TLS."""
+    for texts, with_tls, meaning in _MISTAKES:
+        if with_tls == secure and any(text in details for text in texts):
+            return meaning
+    return None
+
 
 # gRPC's texts when it cannot connect: "failed to connect to all addresses; last error: ...: <reason>" or
 # "errors resolving <name>: [...: <reason>]". Only the reason at the end is shown.

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server says about its models, as frozen records."""
+"""The server's description of its models, as frozen records."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, MutableSequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast
 
 from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.service.client.prediction import variant_name
-from fused_mlp.service.variant import Variant
+from fused_mlp.variant import Variant
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,7 @@ class LayerInfo:
 
 @dataclass(frozen=True, slots=True)
 class OutputInfo:
-    """What a model answers. `value` is the step that makes it; `squeeze`: the model itself answers (rows,)."""
+    """One output of a model. `value` is the step that computes it; `squeeze`: the model returns it as (rows,)."""
 
     name: str
     value: str
@@ -58,9 +62,27 @@ class ServedKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class InputInfo:
+    """One input by name. `kind`: float, id or string; `datatype` as in the Open Inference Protocol; `shape` of one row;
+    `ragged`: a row may have fewer values; `tables`: the rows of the tables that its ids pick from; `vocabulary`: the
+    number of known words, 0 if it has none; `unknown`: whether unknown words are accepted; `example`: the values of one
+    row."""
+
+    name: str
+    kind: str
+    datatype: str
+    shape: tuple[int, ...]
+    ragged: bool
+    tables: tuple[int, ...]
+    vocabulary: int
+    unknown: bool
+    example: tuple[float | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PrecisionErrorInfo:
-    """How far a version with weights in fewer bits is from float64 with those it was made from: differences as a share
-    of a row's largest output; `kept` are the steps that stay in float32."""
+    """The error of a version with weights in fewer bits, against float64 with the original weights: differences as a
+    share of a row's largest output; `kept` are the steps that stay in float32."""
 
     rows: int
     calibrated: bool
@@ -73,9 +95,9 @@ class PrecisionErrorInfo:
 
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
-    """One version. `reason` says why it is not READY; `variant` answers requests that name none. `layers` are those of
-    a plain chain; every program has a `summary` and, when one model was asked for, its `steps`. `labels` belong to the
-    first of its outputs. `input_shape` is that of one row."""
+    """One version. `reason` says why it is not READY; `variant` answers requests that name none. `layers` describe a
+    plain chain; every program has a `summary` and, when one model was asked for, its `steps`. `labels` belong to the
+    first output. `input_shape` is the shape of one row."""
 
     version: int
     state: str
@@ -98,15 +120,23 @@ class VersionInfo:
     precision: str = "float32"
     precision_error: PrecisionErrorInfo | None = None
     memory_bytes: int = 0  # of its kernels
+    inputs: tuple[InputInfo, ...] = ()  # that have names; none: one tensor of in_features floats
+
+    @property
+    def named_example(self) -> dict[str, tuple[float | str, ...]]:
+        """One example row of each input that has a name; empty: the model ships none."""
+        row = {each.name: each.example for each in self.inputs}
+        return row if any(row.values()) else {}
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of a plain chain: the input's, then the output width of each layer."""
+        """For a plain chain: the input width, then the output width of each layer."""
         return (self.in_features, *(layer.out_features for layer in self.layers))
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """Of a plain chain: the distinct ones in order of appearance, the output's last; identity is not named."""
+        """For a plain chain: the distinct activations in order of appearance, the output's last; identity is not
+        named."""
         names = [f"gated {layer.activation}" if layer.gated else layer.activation for layer in self.layers]
         names.append(self.output_activation)
         return tuple(dict.fromkeys(name for name in names if name not in ("", "identity")))
@@ -126,60 +156,40 @@ class ModelInfo:
         return next((version for version in self.versions if version.version == wanted), None)
 
 
+def read_record(record: Callable[..., R], message: Any, **own: Any) -> R:
+    """A record from the fields of a message that have the same names; repeated fields become tuples. `own`: the fields
+    that differ."""
+    names = [field.name for field in fields(cast("Any", record)) if field.name not in own]
+    values = {name: getattr(message, name) for name in names}
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, MutableSequence)}
+    return record(**values | lists | own)
+
+
 def read_model(model: pb.Model) -> ModelInfo:
-    return ModelInfo(model.name, model.default_version, tuple(map(_read_version, model.versions)))
+    return read_record(ModelInfo, model, versions=tuple(map(_read_version, model.versions)))
 
 
 def _read_version(version: pb.ModelVersion) -> VersionInfo:
-    return VersionInfo(
-        version=version.version,
-        state=version.state,
-        reason=version.reason,
-        in_features=version.in_features,
-        out_features=version.out_features,
-        layers=tuple(
-            LayerInfo(layer.out_features, layer.bias, layer.activation, layer.gated)
-            for layer in version.layers
+    return read_record(
+        VersionInfo,
+        version,
+        layers=tuple(read_record(LayerInfo, layer) for layer in version.layers),
+        kernels=tuple(
+            read_record(ServedKernel, each, variant=variant_name(each.variant)) for each in version.kernels
         ),
-        output_activation=version.output_activation,
-        dtype=version.dtype,
-        parameters=version.parameters,
-        labels=tuple(version.labels),
-        description=version.description,
-        kernels=tuple(map(_read_kernel, version.kernels)),
-        example=tuple(version.example),
         variant=variant_name(version.variant) if version.variant else None,
-        outputs=tuple(
-            OutputInfo(output.name, output.value, output.width, output.squeeze) for output in version.outputs
-        ),
+        outputs=tuple(read_record(OutputInfo, output) for output in version.outputs),
         input_shape=tuple(version.input_shape) or ((version.in_features,) if version.in_features else ()),
-        summary=version.summary,
-        steps=tuple(
-            StepInfo(step.name, step.op, tuple(step.inputs), step.width, step.detail, step.weights)
-            for step in version.steps
-        ),
-        precision=version.precision,
+        steps=tuple(read_record(StepInfo, step) for step in version.steps),
         precision_error=_read_error(version.precision_error) if version.HasField("precision_error") else None,
-        memory_bytes=version.memory_bytes,
+        inputs=tuple(read_record(InputInfo, each, example=_values(each.example)) for each in version.inputs),
     )
+
+
+def _values(row: pb.Tensor) -> tuple[float | str, ...]:
+    return tuple(row.strings) or tuple(row.integers) or tuple(row.values)
 
 
 def _read_error(error: pb.PrecisionError) -> PrecisionErrorInfo:
-    cosine = error.cosine if error.HasField("cosine") else None
-    top1 = error.top1 if error.HasField("top1") else None
-    return PrecisionErrorInfo(
-        error.rows, error.calibrated, error.largest, error.mean, cosine, top1, tuple(error.kept)
-    )
-
-
-def _read_kernel(kernel: pb.Kernel) -> ServedKernel:
-    return ServedKernel(
-        variant=variant_name(kernel.variant),
-        backend=kernel.backend,
-        device=kernel.device,
-        strategy=kernel.strategy,
-        isa=kernel.isa,
-        dtype=kernel.dtype,
-        threads=kernel.threads,
-        reason=kernel.reason,
-    )
+    optional = {name: getattr(error, name) if error.HasField(name) else None for name in ("cosine", "top1")}
+    return read_record(PrecisionErrorInfo, error, **optional)

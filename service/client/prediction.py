@@ -12,17 +12,18 @@ import grpc
 from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.protos import variants
 from fused_mlp.service.client.errors import PredictError
-from fused_mlp.service.client.tensors import decode, encode
-from fused_mlp.service.variant import VARIANTS, Variant
+from fused_mlp.service.client.named_inputs import encode_named, encode_shared, is_named
+from fused_mlp.service.client.tensors import decode, decode_positions, encode, whole
+from fused_mlp.variant import VARIANTS, Variant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fused_mlp.service.client.tensors import ArrayLike
+    from fused_mlp.service.client.tensors import ArrayLike, Rows
 
 
 ALL_OUTPUTS = "*"
-ONLY_OUTPUT = "output"  # what a model's output is called unless it has several
+ONLY_OUTPUT = "output"  # the name of a model's only output
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class Prediction:
         timings: How long it took, inside the server.
         request_id: The one that the call was given.
         outputs: All outputs that were asked for, by name, in the order of the model.
+        positions: With `top_k` or `min_score`, which rows the outputs are of, the best first; of an output of several
+            columns, which columns of each row. Else None.
+        ids: Their values of the input that `ids` named; else None.
     """
 
     output: NDArray[Any]
@@ -64,6 +68,8 @@ class Prediction:
     timings: Timings
     request_id: str
     outputs: Mapping[str, NDArray[Any]]
+    positions: NDArray[Any] | None = None
+    ids: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,13 +95,17 @@ class StreamItem:
 
 def build_request(
     model: str,
-    x: ArrayLike,
+    x: Rows,
     version: int | None,
     variant: Variant | None,
     request_id: str,
     *,
     output: str | None,
     arm: str | None = None,
+    shared: Mapping[str, Any] | None = None,
+    top_k: int | None = None,
+    min_score: float | None = None,
+    ids: str | None = None,
 ) -> tuple[pb.PredictRequest, bool]:
     """A request, and whether it is one row without a dimension for rows, which `read_prediction` needs to know."""
     if variant not in (None, *VARIANTS):
@@ -104,15 +114,23 @@ def build_request(
         raise TypeError(
             f"output: expected the name of one output, {ALL_OUTPUTS!r} for all or None for the first, got {output!r}"
         )
-    tensor, one_row = encode(x)
+    named = is_named(x)
+    if shared and not named:
+        raise TypeError("shared: expected inputs by name beside it")
+    tensor, one_row = (None, False) if named else encode(cast("ArrayLike", x))
     request = pb.PredictRequest(
         model=model,
         version=version or 0,
         input=tensor,
+        inputs=[*encode_named(x), *encode_shared(shared or {})] if named else (),
+        shared=shared or (),
         variant=variants.variant_number(variant) if variant else pb.VARIANT_UNSPECIFIED,
         request_id=request_id,
         output=output or "",
         arm=arm or "",
+        top_k=top_k,
+        min_score=min_score,
+        ids=ids,
     )
     return request, one_row
 
@@ -123,6 +141,7 @@ def read_prediction(response: pb.PredictResponse, one_row: bool, target: str) ->
         outputs = {response.output_name or ONLY_OUTPUT: output}
         for other in response.others:
             outputs[other.name] = decode(other.output, one_row, other.squeeze)
+        positions = decode_positions(response, one_row)
     except (KeyError, ValueError) as error:
         text = f"the answer does not hold what it says, {list(response.output.shape)}: {error}"
         raise PredictError(
@@ -141,6 +160,8 @@ def read_prediction(response: pb.PredictResponse, one_row: bool, target: str) ->
         ),
         request_id=response.request_id,
         outputs=outputs,
+        positions=positions,
+        ids=None if positions is None or not response.ids else whole(response.ids),
     )
 
 

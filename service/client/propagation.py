@@ -19,8 +19,8 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 @contextmanager
 def client_span(rpc: str, headers: Headers, target: str) -> Iterator[Headers]:
-    """One span for the call with all its attempts; yields what to send. `rpc`: package.Service/Method. The span never
-    becomes the current one: a generator may be left and entered again in other contexts."""
+    """One span for the call and all its attempts; yields the headers to send. `rpc`: package.Service/Method. The span
+    never becomes the current one: a generator may be suspended and resumed in other contexts."""
     tracer = _tracer()
     if tracer is None:
         yield headers
@@ -56,7 +56,7 @@ def client_span(rpc: str, headers: Headers, target: str) -> Iterator[Headers]:
 
 @cache
 def _server(target: str) -> dict[str, str | int]:
-    """Of a target of gRPC: host:port, [::1]:port, dns:///host:port, unix:path."""
+    """Host and port of a gRPC target: host:port, [::1]:port, dns:///host:port, unix:path."""
     name = re.sub(r"^(dns|ipv4|ipv6):(//[^/]*/)?", "", target)
     host, _, port = name.rpartition(":")
     if target.startswith(("unix:", "unix-abstract:")) or not port.isdecimal():

@@ -63,6 +63,7 @@ class Attempts:
         self._policy = policy
         self._clock = clock
         self._count = 0
+        self._reason: PredictError | None = None
         self._deadline = None if timeout_s is None or math.isinf(timeout_s) else clock() + timeout_s
 
     def remaining_s(self) -> float | None:
@@ -70,10 +71,16 @@ class Attempts:
         return None if self._deadline is None else self._deadline - self._clock()
 
     def wait_after(self, error: PredictError) -> float:
-        """How long to wait before the next attempt. Raises `error` if there is none."""
+        """Returns the wait before the next attempt. Raises `error` if no attempt is left."""
         self._count += 1
         wait = self._policy.wait_s(error, self._count)
         remaining = self.remaining_s()
         if wait is None or (remaining is not None and wait >= remaining):
             raise error
         return wait
+
+    def wait_until_ready(self, error: PredictError) -> float:
+        """`wait_after`, but an attempt that was cut off by the deadline does not hide the reason of the one before."""
+        if error.code != grpc.StatusCode.DEADLINE_EXCEEDED:
+            self._reason = error
+        return self.wait_after(self._reason or error)

@@ -12,10 +12,10 @@ import grpc
 from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.service.client.errors import PredictError
 from fused_mlp.service.client.prediction import Prediction, StreamItem, build_request, read_prediction
-from fused_mlp.service.variant import Variant
+from fused_mlp.variant import Variant
 
 if TYPE_CHECKING:
-    from fused_mlp.service.client.tensors import ArrayLike
+    from fused_mlp.service.client.tensors import Rows
 
 
 class OpenRequests:
@@ -42,7 +42,7 @@ class OpenRequests:
         self._next_index = 0
         self._open: dict[str, tuple[int, bool]] = {}
 
-    def add(self, x: ArrayLike) -> pb.PredictRequest:
+    def add(self, x: Rows) -> pb.PredictRequest:
         index = self._next_index
         request_id = f"{self._prefix}-{index}"
         request, one_row = build_request(

@@ -6,26 +6,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.protos import health_pb2
 from fused_mlp.protos.stubs import Stub
-from fused_mlp.service.client.calls import ONCE, UNTIL_READY, HealthStatus, read_health
 from fused_mlp.service.client.channel import Balancing, Tls
-from fused_mlp.service.client.connection import Connection
+from fused_mlp.service.client.connection import ONCE, UNTIL_READY, Connection, HealthStatus, read_health
 from fused_mlp.service.client.errors import PredictError
 from fused_mlp.service.client.model_info import ModelInfo, read_model
 from fused_mlp.service.client.prediction import Prediction, StreamItem, build_request, read_prediction
 from fused_mlp.service.client.propagation import client_span
 from fused_mlp.service.client.retry import RetryPolicy
 from fused_mlp.service.client.stream import OpenRequests
-from fused_mlp.service.variant import Variant
+from fused_mlp.variant import Variant
 
 if TYPE_CHECKING:
-    from fused_mlp.service.client.tensors import ArrayLike
+    from fused_mlp.service.client.tensors import Rows
 
 
 class Client(Connection):
@@ -37,7 +36,8 @@ class Client(Connection):
         timeout_s: The deadline of a call that names none, retries included. None: no deadline.
         retry: When a failed call is tried again. Default: `RetryPolicy()`.
         tls: Connect with TLS. Default: without.
-        metadata: Sent with every call, such as `{"authorization": "Bearer ..."}`.
+        metadata: Sent with every call.
+        api_key: The key that tells the server who is calling, of `fused-mlp keys new`. Default: none.
         balancing: Which of several servers gets a call: "pick_first", all to one; "round_robin", each in turn;
             "weighted_round_robin", the busy ones fewer. Servers that are not healthy get none.
 
@@ -55,21 +55,28 @@ class Client(Connection):
         retry: RetryPolicy | None = None,
         tls: Tls | None = None,
         metadata: Mapping[str, str] | None = None,
+        api_key: str | None = None,
         balancing: Balancing = "pick_first",
     ) -> None:
-        super().__init__(target, timeout_s, retry or RetryPolicy(), tls, metadata, balancing=balancing)
+        super().__init__(
+            target, timeout_s, retry or RetryPolicy(), tls, metadata, api_key=api_key, balancing=balancing
+        )
         self._inference = Stub(self._channel, pb, "Inference")
         self._health = Stub(self._channel, health_pb2, "Health")
 
     def predict(
         self,
         model: str,
-        x: ArrayLike,
+        x: Rows,
         *,
         version: int | None = None,
         variant: Variant | None = None,
         arm: str | None = None,
         output: str | None = None,
+        shared: Mapping[str, Any] | None = None,
+        top_k: int | None = None,
+        min_score: float | None = None,
+        ids: str | None = None,
         timeout_s: float | None = None,
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
@@ -80,12 +87,20 @@ class Client(Connection):
             model: Its name.
             x: (width,), (rows, width) or (..., rows, width). A model that flattens its input also takes it in its own
                 shape: (rows, 1, 28, 28). numpy arrays and torch tensors travel in their own float dtype and come back
-                in it (bfloat16 as float32, since numpy has none); integers and lists travel as float32.
+                in it (bfloat16 as float32, since numpy has none); integers and lists travel as float32. Of a model
+                with named inputs: a dict of arrays by name, (rows,) or (rows, k) each, a data frame of pandas or
+                polars, or a list with a dict for each row; ids travel as whole numbers, strings as they are.
             version: Which version answers. Default: as the server's policy says.
             variant: "fused" or "unfused", where the policy allows requests to choose. Default: as the policy says.
             arm: A version or label and a variant, in place of both: "3/fused", "previous", "stable/unfused".
             output: The name of one of several outputs. Default: the first. "*" asks for all, which are in the
                 prediction's `outputs`.
+            shared: Inputs that all rows of `x` have in common, by name: `{"user": 7}`. They are sent and computed
+                once.
+            top_k: Answer only so many rows, those with the largest `output`. Of an output of several columns: the
+                largest columns of each row.
+            min_score: Answer only rows whose `output` is at least that, the largest first.
+            ids: The name of an input with one id for each row: the ids of the best rows are the prediction's `ids`.
             timeout_s: The deadline of this call, retries included. Default: the client's.
             request_id: A name for this call, which is in its answer or error. Default: none.
             metadata: Sent with this call, over that of the client.
@@ -97,9 +112,21 @@ class Client(Connection):
         Raises:
             PredictError: The call failed, after all retries.
             ValueError: `variant` is none, or `x` a single number.
-            TypeError: `x` is no array of numbers.
+            TypeError: `x` is no array of numbers, nor inputs by name.
         """
-        request, one_row = build_request(model, x, version, variant, request_id, output=output, arm=arm)
+        request, one_row = build_request(
+            model,
+            x,
+            version,
+            variant,
+            request_id,
+            output=output,
+            arm=arm,
+            shared=shared,
+            top_k=top_k,
+            min_score=min_score,
+            ids=ids,
+        )
         headers = self._calls.headers(metadata)
         with client_span("fused_mlp.v1.Inference/Predict", headers, self.target) as headers:
             response = self._call(
@@ -110,7 +137,7 @@ class Client(Connection):
     def stream(
         self,
         model: str,
-        inputs: Iterable[ArrayLike],
+        inputs: Iterable[Rows],
         *,
         version: int | None = None,
         variant: Variant | None = None,
@@ -196,14 +223,14 @@ class Client(Connection):
                 status = self.health(model, timeout_s=attempts.remaining_s())
                 return self._calls.require_serving(status, model)
             except PredictError as error:
-                wait_s = attempts.wait_after(error)
+                wait_s = attempts.wait_until_ready(error)
             time.sleep(wait_s)
 
 
 class _Feed:
     """The requests that gRPC's sender thread reads; it waits here for a free slot of the window."""
 
-    def __init__(self, inputs: Iterable[ArrayLike], requests: OpenRequests, window: int) -> None:
+    def __init__(self, inputs: Iterable[Rows], requests: OpenRequests, window: int) -> None:
         if window < 1:
             raise ValueError(f"expected a window of at least 1, got {window}")
         self.slots = threading.Semaphore(window)

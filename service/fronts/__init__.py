@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What speaks gRPC: the native front (C++ on nghttp2) and the Python front (grpc.aio)."""
+"""The gRPC fronts: native (C++ on nghttp2) and Python (grpc.aio)."""

@@ -7,19 +7,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from fused_mlp.service import _engine, _front
+from fused_mlp.service.access.hosts import allowed_hosts
+from fused_mlp.service.descriptors import connections_that_fit
 from fused_mlp.service.errors import Code, answer
-from fused_mlp.service.fronts.listen import Listen
+from fused_mlp.service.fronts.ports import port_of
 from fused_mlp.service.fronts.rest import Rest
 from fused_mlp.service.fronts.rpc import Call, CheckAnswer, Rpc, Want, text_metadata
 from fused_mlp.service.settings.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
-# Of the calls that wait, one of each connection in turn: a connection with thousands delays another by this many.
+# Taken from all connections in turn, so that one with thousands of events delays another by this many.
 _EVENTS_PER_TURN = 16
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _END = object()  # in a call's inbox: the caller has closed its side
@@ -33,15 +36,17 @@ class NativeFront:
         settings: Settings,
         rpcs: Sequence[Rpc],
         max_message_bytes: int,
+        listener: socket.socket,
         *,
         engine: _engine.Engine | None = None,
         router: _engine.Router | None = None,
-        listen: Listen | None = None,
         want: Want | None = None,
-        rest_port: int = -1,
+        rest: socket.socket | None = None,
+        callers: _engine.Callers | None = None,
     ) -> None:
-        """Without an engine and a router, nothing but `rpcs` is served."""
-        listen = listen or Listen(settings.host, settings.grpc_port)
+        """Takes the bound sockets over. Without an engine and a router, only `rpcs` are served. `callers`: None where
+        every caller may predict."""
+        self.rest_port = port_of(rest)
         # Health/Check is answered in C++ where there is an engine: see publish_health.
         self._rpcs = {rpc.path: rpc for rpc in rpcs if engine is None or rpc.path != HEALTH_CHECK}
         self._rest = Rest(rpcs)
@@ -62,8 +67,8 @@ class NativeFront:
             self._server = _front.FrontServer(
                 engine=engine,
                 router=router,
-                host=listen.host,
-                port=listen.port,
+                listener=listener.fileno(),
+                rest_listener=rest.fileno() if rest else -1,
                 loops=settings.event_loops if engine else 1,
                 limits=limits_of(settings, max_message_bytes),
                 rpcs=[(rpc.path, rpc.kind == "stream_stream") for rpc in self._rpcs.values()],
@@ -71,20 +76,26 @@ class NativeFront:
                 key=str(settings.tls_key or ""),
                 client_ca=str(settings.tls_client_ca or ""),
                 crl=str(settings.tls_crl or ""),
-                purpose=listen.purpose,
-                setting=listen.setting,
-                rest_port=rest_port,
                 cors_origins=[each.strip() for each in settings.cors_origins.split(",") if each.strip()],
+                callers=callers,
+                hosts=allowed_hosts(settings, settings.tls_certificate or callers),
             )
         except RuntimeError as error:
             raise SettingsError(str(error)) from None
+        for taken in (listener, rest):
+            if taken is not None:
+                taken.detach()
 
-    async def start(self) -> int:
-        """Listen; returns the port."""
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._server.fileno(), self._on_events)
+    async def start(self) -> None:
+        asyncio.get_running_loop().add_reader(self._server.fileno(), self._on_events)
         self._server.start()
-        return self._server.port
+
+    async def listen(self) -> None:
+        """Accept connections. Raises SettingsError."""
+        try:
+            self._server.listen()
+        except RuntimeError as error:
+            raise SettingsError(str(error)) from None
 
     async def stop(self, grace_s: float) -> None:
         """Send clients elsewhere, let calls that have begun end within the time, then cancel them."""
@@ -97,10 +108,6 @@ class NativeFront:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    @property
-    def rest_port(self) -> int:
-        return self._server.rest_port
-
     def reload_tls(self) -> None:
         """Read the TLS files again, for new connections. Raises RuntimeError, and keeps what it had."""
         self._server.reload_tls()
@@ -108,8 +115,8 @@ class NativeFront:
     def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
         self._server.publish_health(answers)
 
-    async def allow_messages(self, most_bytes: int) -> None:
-        self._server.allow_messages(most_bytes)
+    async def allow_messages(self, max_bytes: int) -> None:
+        self._server.allow_messages(max_bytes)
 
     def retry_waiting(self) -> None:
         self._server.retry_waiting()
@@ -120,7 +127,18 @@ class NativeFront:
 
     def _on_events(self) -> None:
         for event in self._server.drain(_EVENTS_PER_TURN):
-            self._handlers[event.kind](event)
+            try:
+                self._handlers[event.kind](event)
+            except Exception as error:  # the other events of this turn are other callers'
+                self._end_broken(event, error)
+
+    def _end_broken(self, event: _front.CallEvent, error: Exception) -> None:
+        request_id = secrets.token_hex(8)
+        log.error("an event of a call failed, request id %s", request_id, exc_info=error)
+        if event.call:
+            self._server.finish(event.call, Code.INTERNAL, answer(error, request_id).text)
+        if call := self._calls.get(event.call):
+            call.task.cancel()
 
     def _on_start(self, event: _front.CallEvent) -> None:
         # A path of REST has a verb in front, "GET /v2".
@@ -159,7 +177,12 @@ class _HandedCall:
         self._rpc = rpc
         self.inbox: asyncio.Queue[Any] = asyncio.Queue()  # bounded by the flow control of the call
         self.writable = asyncio.Event()
-        call = Call(text_metadata(event.metadata), event.certificate_names, event.deadline_ns)
+        call = Call(
+            text_metadata(event.metadata),
+            event.certificate_names,
+            event.deadline_ns,
+            peer_address=event.peer_address,
+        )
         self.task = asyncio.create_task(self._run(event.body, call), name=rpc.path)
 
     async def _run(self, body: bytes, call: Call) -> None:
@@ -173,8 +196,12 @@ class _HandedCall:
                 async for response in self._rpc.handle(requests, call):
                     await self._send(self._rpc.encode(response))
             self._server.finish(self._number, Code.OK, "", call.trailers)
+        except asyncio.CancelledError:
+            # By its caller, who is gone and ignores this; or work that the handler awaited was cancelled.
+            self._server.finish(self._number, Code.CANCELLED, "cancelled by the server")
+            raise
         except Exception as error:
-            self._fail(error)
+            self._fail(error, call.request_id)
 
     async def _requests(self) -> AsyncIterator[Any]:
         while (body := await self.inbox.get()) is not _END:
@@ -187,12 +214,13 @@ class _HandedCall:
         self._server.send(self._number, message)
         await self.writable.wait()
 
-    def _fail(self, error: Exception) -> None:
-        request_id = secrets.token_hex(8)
+    def _fail(self, error: Exception, request_id: str) -> None:
         response = answer(error, request_id)
         if response.code is Code.INTERNAL:
             log.error("%s failed, request id %s", self._rpc.path, request_id, exc_info=error)
-        self._server.finish(self._number, response.code, response.text, list(response.trailers))
+        # A lone surrogate cannot be sent, and to raise here would leave the caller without an answer.
+        text = response.text.encode(errors="replace").decode()
+        self._server.finish(self._number, response.code, text, list(response.trailers))
 
 
 def limits_of(settings: Settings, max_message_bytes: int) -> _front.Limits:
@@ -200,6 +228,7 @@ def limits_of(settings: Settings, max_message_bytes: int) -> _front.Limits:
     for name, value in settings.limits.model_dump(exclude_none=True, exclude={"max_request_rows"}).items():
         setattr(limits, name, value)
     limits.max_message_bytes = max_message_bytes
+    limits.max_connections = connections_that_fit(limits.max_connections)
     return limits
 
 

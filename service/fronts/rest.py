@@ -50,7 +50,7 @@ class Rest:
         self._rpcs = {rpc.path: rpc for rpc in rpcs}
 
     def rpc(self, target: str) -> Rpc:
-        """What answers "GET /v2/models/digits?x=1"; an unknown path is the answer's business, too."""
+        """The RPC that answers a request such as "GET /v2/models/digits?x=1", also one for an unknown path."""
 
         async def handle(body: bytes, call: Call) -> bytes:
             return await self._answer(target, body, call)
@@ -119,8 +119,11 @@ def _fill(request: Any, body: bytes) -> None:
     if not isinstance(parameters, dict):
         raise InvalidInput("parameters: expected an object")
     if hasattr(request, "parameters"):
-        for name, value in parameters.items():
-            request.parameters[name].string_param = str(value)
+        try:
+            for name, value in parameters.items():
+                request.parameters[name].string_param = str(value)
+        except UnicodeEncodeError:
+            raise InvalidInput("parameters: expected Unicode, got half of a surrogate pair") from None
 
 
 def as_json(message: Any) -> dict[str, Any]:

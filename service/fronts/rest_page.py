@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the REST port says about itself: an OpenAPI description, and a page that needs nothing from elsewhere."""
+"""The REST port's own documentation: an OpenAPI description, and a page without external resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EXAMPLE = """\
 curl localhost:8000/v2/models/digits/infer -d '{
   "inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": ['$(seq -s , 64)']}]
 }'"""
-# Of predictions: name, meaning.
+# Headers of predictions: name, meaning.
 _HEADERS = [
     ("X-Request-Timeout-Ms", "The deadline. A request that misses it is answered with 504."),
     ("X-Ab-Key", "Requests with the same key get the same arm of a split."),
@@ -43,15 +43,23 @@ _PATHS = [
     ("post", "/v2/repository/models/{model}/load", "Load it again (FUSED_MLP_ALLOW_LOAD).", "Empty"),
     ("post", "/v2/repository/models/{model}/unload", "Stop serving it (FUSED_MLP_ALLOW_LOAD).", "Empty"),
 ]
+_DATATYPES = [
+    *("FP32", "FP64", "FP16", "BF16", "BOOL", "BYTES"),
+    *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)),
+]
 _TENSOR = {
     "type": "object",
     "required": ["name", "shape", "datatype"],
     "properties": {
         "name": {"type": "string"},
         "shape": {"type": "array", "items": {"type": "integer", "minimum": 1}},
-        "datatype": {"type": "string", "enum": ["FP32", "FP64", "FP16", "BF16"]},
+        "datatype": {"type": "string", "enum": _DATATYPES},
         "parameters": {"type": "object", "properties": {"binary_data_size": {"type": "integer"}}},
-        "data": {"type": "array", "items": {}, "description": "flat, or nested by rows; FP32 and FP64 only"},
+        "data": {
+            "type": "array",
+            "items": {},
+            "description": "flat, or nested by rows; not of FP16 and BF16",
+        },
     },
 }
 _REQUEST = {

@@ -5,20 +5,25 @@ itself. Knows nothing of grpc."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from fused_mlp.service.access.access import SUBJECT_HEADER
 from fused_mlp.service.errors import InvalidInput
 
-# Of Health/Check: name, status, trailers.
-CheckAnswer = tuple[str, int, Sequence[tuple[str, str]]]
-# Has a version loaded (0: the default); done when the routes say what became of it.
+if TYPE_CHECKING:
+    from fused_mlp.service._engine import Caller, Identity
+
+# An answer of Health/Check: name, status, trailers, whether it is the name of a model.
+CheckAnswer = tuple[str, int, Sequence[tuple[str, str]], bool]
+# Loads a version (0: the default); done when the routes show the result.
 Want = Callable[[str, int], Future[None]]
 Kind = Literal["unary_unary", "unary_stream", "stream_stream"]
 
@@ -26,13 +31,21 @@ Kind = Literal["unary_unary", "unary_stream", "stream_stream"]
 @dataclass(frozen=True)
 class Call:
     """metadata: request headers, lower case, text values only; certificate_names: CN:..., DNS:... and URI:... of the
-    peer's verified certificate, empty without one; deadline_ns: on the engine's clock, 0 for none; trailers: what a
-    handler adds goes to the caller with an OK."""
+    peer's verified certificate, empty without one; peer_address: 127.0.0.1:4711; deadline_ns: on the engine's clock, 0
+    for none; trailers: a handler adds them, an OK carries them; request_id: names the call in the log, and in errors
+    whose text is not sent; identity: set when a guard has checked the caller."""
 
     metadata: Mapping[str, str]
     certificate_names: Sequence[str] = ()
     deadline_ns: int = 0
     trailers: list[tuple[str, str]] = field(default_factory=list)
+    peer_address: str = ""
+    request_id: str = field(default_factory=lambda: secrets.token_hex(8))
+    identity: Identity | None = None
+
+    @property
+    def caller(self) -> Caller | None:
+        return self.identity.caller if self.identity is not None else None
 
 
 @dataclass(frozen=True)
@@ -77,5 +90,10 @@ def decode(message: type[Any], data: bytes) -> Any:
 
 
 def text_metadata(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
-    """The text part of request metadata; of a key sent twice the last value counts."""
-    return {key: value for key, value in pairs if isinstance(value, str)}
+    """The text part of request metadata. Of a key sent twice the last value counts; but names of callers are joined, so
+    that `Access` refuses several."""
+    found: dict[str, str] = {}
+    for key, value in pairs:
+        if isinstance(value, str):
+            found[key] = f"{found[key]},{value}" if key == SUBJECT_HEADER and key in found else value
+    return found

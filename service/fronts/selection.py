@@ -4,51 +4,53 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fused_mlp.service import _engine
-from fused_mlp.service.fronts.listen import Listen
+from fused_mlp.service.fronts.ports import Ports
 from fused_mlp.service.fronts.rpc import CheckAnswer, Rpc, Want
 from fused_mlp.service.missing import explain_import
 from fused_mlp.service.settings.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from fused_mlp.service import _front
+    from fused_mlp.service.access.access import Access
 
 log = logging.getLogger(__name__)
 
 # A request's fields besides its rows; names and ids are short.
 MESSAGE_SLACK_BYTES = 64 << 10
 # gRPC's own default; clients expect at least this.
-LEAST_MESSAGE_BYTES = 4 << 20
+MIN_MESSAGE_BYTES = 4 << 20
 WIDEST_ELEMENT_BYTES = 8
 
 
 class Front(Protocol):
     name: str
+    rest_port: int  # 0: none
 
-    async def start(self) -> int:
-        """Listen; returns the port."""
+    async def start(self) -> None:
+        """Starts its threads. Connections are refused until it listens: clients try another server at once."""
+
+    async def listen(self) -> None:
+        """Accepts connections. Raises SettingsError."""
 
     async def stop(self, grace_s: float) -> None:
-        """Send clients elsewhere, let calls that have begun end within the time, then cancel them."""
+        """Sends clients elsewhere, lets calls that have begun end within the time, then cancels them."""
 
-    async def allow_messages(self, most_bytes: int) -> None:
-        """Of this size at least. Only while nothing is served: calls that have begun may be cancelled."""
+    async def allow_messages(self, max_bytes: int) -> None:
+        """Accepts messages of at least this size. Before it listens: calls that have begun may be cancelled."""
 
     def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
-        """What Health/Check answers from now on, for a front that answers it without the handler."""
+        """Sets the answers of Health/Check, for a front that answers it without the handler."""
 
     def retry_waiting(self) -> None:
-        """The routes have changed: look again for models that requests wait for. From any thread."""
-
-    @property
-    def rest_port(self) -> int:
-        """0: there is none."""
+        """Resolves waiting requests again after a change of the routes. From any thread."""
 
     def reload_tls(self) -> None:
-        """Read the TLS files again, for new connections. Raises in one line, and keeps what it had."""
+        """Rereads the TLS files, for new connections. Raises in one line, and keeps the old ones."""
 
     def stats(self) -> _front.FrontStats | None:
         """Connections, calls and bytes, where the front counts them."""
@@ -74,23 +76,34 @@ def native_front_problem() -> str:
 
 def make_front(
     settings: Settings,
-    engine: _engine.Engine,
-    router: _engine.Router,
+    ports: Ports,
     control: Sequence[Rpc],
     widest: int,
     *,
+    engine: _engine.Engine,
+    router: _engine.Router,
     want: Want,
+    access: Access | None = None,
 ) -> Front:
-    """`control`: all RPCs but the predictions. `widest`: the most inputs that any model has. `want`: has a version
-    loaded that a request waits for."""
+    """`control`: all RPCs except predictions. `widest`: inputs of the widest model. `want`: loads a version that a
+    request waits for."""
     limit = max_message_bytes(settings, widest)
     problem = native_front_problem() if settings.front != "python" else "FUSED_MLP_FRONT=python"
     if not problem:
         from fused_mlp.service.fronts.native import NativeFront
 
-        port = _rest_port(settings)
-        return NativeFront(settings, control, limit, engine=engine, router=router, want=want, rest_port=port)
-    _no_rest(settings, f"it needs the native front: {problem}")
+        return NativeFront(
+            settings,
+            control,
+            limit,
+            ports.grpc,
+            engine=engine,
+            router=router,
+            want=want,
+            rest=_rest(settings, ports),
+            callers=access.callers if access and access.keys_on else None,
+        )
+    _give_up_rest(settings, ports, f"it needs the native front: {problem}")
     if settings.front == "native":
         raise SettingsError(f"FUSED_MLP_FRONT=native: {problem}, or take python")
     if settings.tls_crl is not None:
@@ -103,24 +116,24 @@ def make_front(
     from fused_mlp.service.fronts.python.server import PythonFront
     from fused_mlp.service.fronts.python.submission import Submitter
 
-    predictor = Predictor(engine, router, Submitter(engine), want)
-    return PythonFront(settings, [*predictor.rpcs(), *control], limit, engine.now)
+    predictor = Predictor(
+        engine, router, Submitter(engine), want, access if access and access.keys_on else None
+    )
+    return PythonFront(settings, [*predictor.rpcs(), *control], limit, engine.now, ports.grpc)
 
 
-def _rest_port(settings: Settings) -> int:
-    """-1: none."""
+def _rest(settings: Settings, ports: Ports) -> socket.socket | None:
     from fused_mlp.service import _front
 
-    if settings.rest_port == "off":
-        return -1
     if missing := _front.rest_missing():
-        _no_rest(settings, missing)
-        return -1
-    return settings.rest_port
+        _give_up_rest(settings, ports, missing)
+    return None if missing else ports.rest
 
 
-def _no_rest(settings: Settings, why: str) -> None:
-    """Raises SettingsError where REST was asked for."""
+def _give_up_rest(settings: Settings, ports: Ports, why: str) -> None:
+    """Raises SettingsError if the settings ask for REST."""
+    if ports.rest is not None:
+        ports.rest.close()
     if settings.rest_port == "off":
         return
     if "rest_port" in settings.model_fields_set:
@@ -128,19 +141,20 @@ def _no_rest(settings: Settings, why: str) -> None:
     log.info("no REST: %s", why)
 
 
-def make_admin(settings: Settings, engine: _engine.Engine, rpcs: Sequence[Rpc]) -> Front | None:
+def make_admin(
+    settings: Settings, port: socket.socket | None, engine: _engine.Engine, rpcs: Sequence[Rpc]
+) -> Front | None:
     """The admin service on its own port, if it has one."""
-    if settings.admin_port == 0:
+    if port is None:
         return None
-    listen = Listen(settings.admin_host, settings.admin_port, "admin", "FUSED_MLP_ADMIN_PORT")
     # The same front as the gRPC port's: both must refuse the same certificates.
     if settings.front != "python" and not native_front_problem():
         from fused_mlp.service.fronts.native import NativeFront
 
-        return NativeFront(settings, rpcs, LEAST_MESSAGE_BYTES, listen=listen)
+        return NativeFront(settings, rpcs, MIN_MESSAGE_BYTES, port)
     from fused_mlp.service.fronts.python.server import PythonFront
 
-    return PythonFront(settings, rpcs, LEAST_MESSAGE_BYTES, engine.now, listen)
+    return PythonFront(settings, rpcs, MIN_MESSAGE_BYTES, engine.now, port)
 
 
 def max_message_bytes(settings: Settings, widest: int) -> int:
@@ -148,4 +162,4 @@ def max_message_bytes(settings: Settings, widest: int) -> int:
     if settings.limits.max_message_bytes is not None:
         return settings.limits.max_message_bytes
     rows = settings.limits.max_request_rows * widest * WIDEST_ELEMENT_BYTES
-    return max(LEAST_MESSAGE_BYTES, rows + MESSAGE_SLACK_BYTES)
+    return max(MIN_MESSAGE_BYTES, rows + MESSAGE_SLACK_BYTES)

@@ -5,7 +5,6 @@ of its own."""
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import asdict
 from functools import partial
@@ -20,10 +19,11 @@ from fused_mlp.service.catalog.unknown_names import unknown_names
 from fused_mlp.service.errors import InvalidInput, Unsupported
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
 from fused_mlp.service.handlers import versions
+from fused_mlp.service.handlers.audited import caller_name
 from fused_mlp.service.observe.trace import check_trace, take_trace
+from fused_mlp.service.policy.policy import Policy
 from fused_mlp.service.reload.reloader import Reloader
-from fused_mlp.service.settings.policy import Policy
-from fused_mlp.service.variant import VARIANTS
+from fused_mlp.variant import VARIANTS
 
 ON_MISMATCH = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
 ALL_FIELDS = "*"  # in unset
@@ -42,33 +42,37 @@ def rpcs(catalog: Catalog, reloader: Reloader) -> list[Rpc]:
             for each in catalog.policies.history
             if request.model in ("", each.model) or not each.model
         ]
-        unserved = [] if request.model else catalog.policies.unknown.unserved(catalog.policies.now)
+        unserved = [] if request.model else catalog.unknown_names.unserved(catalog.policies.now)
         return pb.GetPolicyResponse(
             defaults=_policy(catalog.default_policy),
             models=_models(catalog, models),
             history=history,
             unknown=unserved,
-            not_kept=catalog.policies.why_not_kept,
+            not_kept=catalog.policies.problem,
         )
 
     async def set_policy(request: Any, call: Call) -> Any:
-        change: Callable[[], list[ServedModel]]
-        by = caller_of(call)
+        change: Callable[[], Collection[str]]
+        by = caller_name(call)
         if request.unset:
             if request.HasField("change"):
                 raise InvalidInput("expected either change or unset, got both")
             change = partial(catalog.policies.unset, _unset(request.unset), request.model, by=by)
         else:
-            change = partial(catalog.policies.set, _changes(request.change), request.model, by=by)
+            changes = _changes(request.change)
+            if changes.get("canary", request) is None:
+                _check_canary_runs(catalog, request.model)
+                changes.setdefault("arms", {})  # ends its share
+            change = partial(catalog.policies.set, changes, request.model, by=by)
         try:
-            # On a thread: kernels that the new policy needs are built first, and that may take seconds.
+            # On a thread: building the kernels that the new policy needs may take seconds.
             changed = await asyncio.to_thread(change)
         except KernelError as error:
             raise Unsupported(str(error)) from error
         why_not = catalog.policies.not_kept
         return pb.SetPolicyResponse(
             defaults=_policy(catalog.default_policy),
-            models=_models(catalog, changed),
+            models=_models(catalog, catalog.served(changed)),
             kept=not why_not,
             not_kept=why_not,
         )
@@ -80,18 +84,7 @@ def rpcs(catalog: Catalog, reloader: Reloader) -> list[Rpc]:
 
     service = pb.DESCRIPTOR.services_by_name["Admin"]
     policies = {"GetPolicy": get_policy, "SetPolicy": set_policy, "Trace": trace}
-    return rpcs_of(service, {**policies, **versions.handlers(catalog, reloader, caller_of)})
-
-
-def caller_of(call: Call) -> str:
-    """For the history: a name in a verified certificate, else the beginning of a token's SHA-256 as the file of callers
-    has it."""
-    if call.certificate_names:
-        return call.certificate_names[0]
-    scheme, _, token = call.metadata.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and token:
-        return f"sha256:{hashlib.sha256(token.encode()).hexdigest()[:12]}"
-    return "a caller without a name"
+    return rpcs_of(service, {**policies, **versions.handlers(catalog, reloader)})
 
 
 def _changes(change: pb.PolicyChange) -> dict[str, object]:
@@ -108,9 +101,17 @@ def _changes(change: pb.PolicyChange) -> dict[str, object]:
         changes["labels"] = dict(change.labels.versions)
     if "canary" in changes:
         changes["canary"] = _canary_plan(change.canary)
-        if not change.canary.to:
-            changes.setdefault("arms", {})  # what it had is taken back
     return changes
+
+
+def _check_canary_runs(catalog: Catalog, model: str) -> None:
+    """Without a canary, a stop would delete shares that were set by hand."""
+    if model:
+        catalog.get(model)  # raises ModelNotFound
+    if not catalog.policies.has_canary(model):
+        of = f"of {model!r} " if model else ""
+        hint = f"to end shares set by hand: fused-mlp policy set {f'{model} ' if model else ''}--no-arms"
+        raise InvalidInput(f"no canary {of}runs: policy unchanged; {hint}")
 
 
 def _unset(fields: Collection[str]) -> Collection[str]:
@@ -118,7 +119,7 @@ def _unset(fields: Collection[str]) -> Collection[str]:
 
 
 def _canary_plan(canary: pb.Canary) -> dict[str, object] | None:
-    """What was not given has the defaults of CanaryPlan."""
+    """Fields that were not given have the defaults of CanaryPlan."""
     if not canary.to:
         return None
     given = {field.name: value for field, value in canary.ListFields()}
@@ -137,7 +138,7 @@ def _models(catalog: Catalog, models: Iterable[ServedModel]) -> list[pb.ModelPol
                 if v.fallback
             ],
             canary=pb.CanaryStatus(**asdict(status))
-            if (status := catalog.canaries.get(model.name))
+            if (status := catalog.policies.canaries.get(model.name))
             else None,
             unknown=[f"{field}: {text}" for field, text in unknown_names(model)],
         )

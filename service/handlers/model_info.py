@@ -3,27 +3,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fused_mlp.kernels import KernelInfo
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.precision_error import PrecisionError
-from fused_mlp.models.spec import Softmax
-from fused_mlp.models.summary import step_detail
+from fused_mlp.models.program.spec import Input, Softmax
+from fused_mlp.models.program.summary import record_name
+from fused_mlp.models.weights.mlp import Example
+from fused_mlp.models.weights.precision_error import PrecisionError
 from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.protos.variants import variant_number
-from fused_mlp.service._engine import quote_name
+from fused_mlp.service._engine import Action, quote_name
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.errors import ModelNotFound
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.handlers.guard import Guard
+
+# Datatypes of the Open Inference Protocol, by our dtypes.
+WIRE_TYPES = {
+    "float32": "FP32",
+    "float64": "FP64",
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "int64": "INT64",
+    "int32": "INT32",
+    "int16": "INT16",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "bool": "BOOL",
+    "string": "BYTES",
+}
 
 
-def rpcs(catalog: Catalog) -> list[Rpc]:
-    async def list_models(_request: Any, _: Call) -> Any:
+def rpcs(catalog: Catalog, guard: Guard) -> list[Rpc]:
+    async def list_models(_request: Any, call: Call) -> Any:
+        sees = guard.sees(call)
         return pb.ListModelsResponse(
-            models=[model_message(model, model.versions) for model in catalog.models()]
+            models=[model_message(model, model.versions) for model in catalog.models() if sees(model.name)]
         )
 
     async def get_model(request: Any, _: Call) -> Any:
@@ -38,7 +57,8 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
         return pb.GetModelResponse(model=answer)
 
     service = pb.DESCRIPTOR.services_by_name["Inference"]
-    return rpcs_of(service, {"ListModels": list_models, "GetModel": get_model})
+    served = rpcs_of(service, {"ListModels": list_models, "GetModel": get_model})
+    return [guard.protect(rpc, Action.describe) for rpc in served]
 
 
 def model_message(model: ServedModel, versions: Iterable[ServedVersion]) -> pb.Model:
@@ -50,7 +70,7 @@ def model_message(model: ServedModel, versions: Iterable[ServedVersion]) -> pb.M
 
 
 def _version(served: ServedVersion) -> pb.ModelVersion:
-    message = pb.ModelVersion(version=served.version, state=served.told_state, reason=served.reason)
+    message = pb.ModelVersion(version=served.version, state=served.reported_state, reason=served.reason)
     spec = served.spec
     if spec is None:
         return message
@@ -74,7 +94,7 @@ def _version(served: ServedVersion) -> pb.ModelVersion:
             labels=spec.labels or (),
             description=spec.description,
             kernels=[_kernel(info) for info in served.kernels],
-            example=served.example or (),
+            example=served.example if isinstance(served.example, tuple) else (),
             variant=variant_number(served.variant),
             outputs=[
                 pb.Output(name=output.name, value=output.value, width=width, squeeze=output.squeeze)
@@ -85,9 +105,33 @@ def _version(served: ServedVersion) -> pb.ModelVersion:
             precision=served.precision,
             precision_error=_precision_error(served.precision_error),
             memory_bytes=served.memory_bytes,
+            inputs=[_input(each, served.example) for each in spec.inputs or ()],
         )
     )
     return message
+
+
+def _input(each: Input, example: Example | None) -> pb.Input:
+    row = example.get(each.name, ()) if isinstance(example, dict) else ()
+    return pb.Input(
+        name=each.name,
+        kind=each.kind,
+        datatype=WIRE_TYPES[each.dtype],
+        shape=each.shape,
+        ragged=each.ragged,
+        tables=[field.size for field in each.fields if field.size is not None],
+        vocabulary=len(each.vocabulary or ()),
+        unknown=each.unknown is not None,
+        example=_example(row) if row else None,
+    )
+
+
+def _example(row: Sequence[float | str]) -> pb.Tensor:
+    if any(isinstance(value, str) for value in row):
+        return pb.Tensor(strings=map(str, row))
+    if all(isinstance(value, int) for value in row):
+        return pb.Tensor(integers=map(int, row))
+    return pb.Tensor(values=map(float, row))
 
 
 def _precision_error(error: PrecisionError | None) -> pb.PrecisionError | None:
@@ -95,7 +139,7 @@ def _precision_error(error: PrecisionError | None) -> pb.PrecisionError | None:
 
 
 def _output_activation(spec: MlpSpec) -> str:
-    """Of a chain; of other programs only the softmax of the first output, if it has one."""
+    """The output activation of a chain. Other programs have only the softmax of their first output."""
     if spec.layers is not None:
         return spec.output_activation
     last = next((step for step in spec.steps if step.name == spec.outputs[0].value), None)
@@ -109,7 +153,7 @@ def _steps(spec: MlpSpec) -> list[pb.Step]:
             op=step.op,
             inputs=step.sources,
             width=spec.widths_by_name[step.name],
-            detail=step_detail(step),
+            detail=record_name(spec, step) or step.detail(),
             weights=step.prefix if step.prefix != step.name else "",
         )
         for step in spec.steps
@@ -117,13 +161,4 @@ def _steps(spec: MlpSpec) -> list[pb.Step]:
 
 
 def _kernel(info: KernelInfo) -> pb.Kernel:
-    return pb.Kernel(
-        variant=variant_number(info.variant),
-        backend=info.backend,
-        device=info.device,
-        strategy=info.strategy,
-        isa=info.isa,
-        dtype=info.dtype,
-        threads=info.threads,
-        reason=info.reason,
-    )
+    return pb.Kernel(**asdict(info) | {"variant": variant_number(info.variant)})

@@ -11,18 +11,27 @@ from typing import Any
 from fused_mlp.kernels import KernelError
 from fused_mlp.models import MlpSpec, ModelLoadError
 from fused_mlp.protos import open_inference_pb2 as pb
-from fused_mlp.service._engine import quote_name
+from fused_mlp.service._engine import Action, quote_name
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
-from fused_mlp.service.errors import InvalidInput, ModelNotFound, NotReady, PermissionDenied, ServiceError
+from fused_mlp.service.errors import (
+    Code,
+    InvalidInput,
+    ModelNotFound,
+    NotReady,
+    PermissionDenied,
+    ServiceError,
+)
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
 from fused_mlp.service.handlers.guard import Guard
-from fused_mlp.service.handlers.statistics import model_statistics
-from fused_mlp.service.observe.health import Health
+from fused_mlp.service.handlers.health import Health
+from fused_mlp.service.handlers.model_info import WIRE_TYPES
 from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.settings import Settings
 
 PLATFORM = "fused_mlp"
+OPEN = ("ServerLive", "ServerReady", "ServerMetadata")  # these reveal no models
+ADMIN = ("RepositoryModelLoad", "RepositoryModelUnload")
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics")
 
 
@@ -51,29 +60,31 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard, rel
     async def model_config(request: Any, _: Call) -> Any:
         return pb.ModelConfigResponse(config=_config(_described(catalog, request), settings))
 
-    async def statistics(request: Any, _: Call) -> Any:
+    async def statistics(request: Any, call: Call) -> Any:
         version = parse_version(request.version)
         models = [catalog.get(request.name)] if request.name else catalog.models()
-        versions = [v for m in models for v in m.ready if version in (0, v.version)]
+        sees = guard.sees(call)
+        versions = [v for m in models if sees(m.name) for v in m.ready if version in (0, v.version)]
         if request.name and not versions:
             raise ModelNotFound(quote_name(request.name), version)
         return pb.ModelStatisticsResponse(model_stats=[model_statistics(v) for v in versions])
 
-    async def index(request: Any, _: Call) -> Any:
+    async def index(request: Any, call: Call) -> Any:
+        sees = guard.sees(call)
         return pb.RepositoryIndexResponse(
             models=[
                 pb.RepositoryIndexResponse.ModelIndex(
                     name=v.model, version=str(v.version), state=v.state, reason=v.reason
                 )
                 for model in catalog.models()
+                if sees(model.name)
                 for v in model.versions
                 if v.state == "READY" or not request.ready
             ]
         )
 
-    async def load(request: Any, call: Call) -> Any:
+    async def load(request: Any, _: Call) -> Any:
         _allow(settings)
-        guard.check(call, "RepositoryModelLoad")
         if request.parameters:
             names = ", ".join(map(quote_name, sorted(request.parameters)[:4]))
             raise InvalidInput(
@@ -90,13 +101,12 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard, rel
             raise InvalidInput(f"model {model.name!r} {what}: {model.problems}")
         return pb.RepositoryModelLoadResponse(model_name=model.name, isLoaded=True)
 
-    async def unload(request: Any, call: Call) -> Any:
+    async def unload(request: Any, _: Call) -> Any:
         _allow(settings)
-        guard.check(call, "RepositoryModelUnload")
         await asyncio.to_thread(catalog.unload, _named(request))
         return pb.RepositoryModelUnloadResponse(model_name=_named(request), isUnloaded=True)
 
-    return rpcs_of(
+    served = rpcs_of(
         pb.DESCRIPTOR.services_by_name["GRPCInferenceService"],
         {
             "ServerLive": server_live,
@@ -111,6 +121,11 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard, rel
             "RepositoryModelUnload": unload,
         },
     )
+    return [
+        rpc if method in OPEN else guard.protect(rpc, Action.admin if method in ADMIN else Action.describe)
+        for rpc in served
+        for method in (rpc.path.rpartition("/")[2],)
+    ]
 
 
 def parse_version(text: str) -> int:
@@ -151,7 +166,7 @@ def _metadata(model: ServedModel, served: ServedVersion) -> Any:
         name=model.name,
         versions=[str(v.version) for v in model.answering],
         platform=PLATFORM,
-        inputs=[tensor(name="input", datatype="FP32", shape=[-1, *_row_shape(spec)])],
+        inputs=[tensor(name=name, datatype=kind, shape=[-1, *shape]) for name, kind, shape in _inputs(spec)],
         outputs=[
             tensor(name=output.name, datatype="FP32", shape=[-1, width])
             for output, width in zip(spec.outputs, spec.output_widths, strict=True)
@@ -159,9 +174,16 @@ def _metadata(model: ServedModel, served: ServedVersion) -> Any:
     )
 
 
-def _row_shape(spec: MlpSpec) -> tuple[int, ...]:
-    """The model's own; [in_features] is taken as well."""
-    return spec.input_shape or (spec.in_features,)
+def _inputs(spec: MlpSpec) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Name, datatype and the shape of a row, the model's own; [in_features] is taken as well. A ragged row may be
+    shorter than any: -1."""
+    if spec.inputs is None:
+        return [("input", "FP32", spec.input_shape or (spec.in_features,))]
+    return [(each.name, WIRE_TYPES[each.dtype], (-1,) if each.ragged else each.shape) for each in spec.inputs]
+
+
+def _config_type(datatype: str) -> Any:
+    return pb.DataType.Value("TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}")
 
 
 def _config(served: ServedVersion, settings: Settings) -> Any:
@@ -174,14 +196,16 @@ def _config(served: ServedVersion, settings: Settings) -> Any:
         version_policy=pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All()),
         # Triton's meaning: the row dimension is not part of dims below.
         max_batch_size=settings.limits.max_request_rows,
-        input=[pb.ModelInput(name="input", data_type=pb.TYPE_FP32, dims=_row_shape(spec))],
+        input=[
+            pb.ModelInput(name=name, data_type=_config_type(kind), dims=shape or (1,))
+            for name, kind, shape in _inputs(spec)
+        ],
         output=[
             pb.ModelOutput(name=output.name, data_type=pb.TYPE_FP32, dims=[width])
             for output, width in zip(spec.outputs, spec.output_widths, strict=True)
         ],
         dynamic_batching=pb.ModelDynamicBatching(
-            preferred_batch_size=[settings.max_batch_rows],
-            max_queue_delay_microseconds=settings.max_wait_us,
+            preferred_batch_size=[settings.max_batch_rows], max_queue_delay_microseconds=settings.max_wait_us
         ),
         instance_group=[
             pb.ModelInstanceGroup(
@@ -207,3 +231,35 @@ def _config(served: ServedVersion, settings: Settings) -> Any:
             },
         },
     )
+
+
+def model_statistics(served: ServedVersion) -> Any:
+    snapshots = [lane.snapshot() for lane in served.lanes.values()]
+    durations = [s.requests.duration for s in snapshots]
+    total = sum(d.count for d in durations)
+    succeeded = sum(s.requests.codes.get(Code.OK, 0) for s in snapshots)
+    ns = _nanoseconds(durations)
+    queued = [s.queue_duration for s in snapshots]
+    run = sum(
+        h.count for h in queued
+    )  # requests that reached a kernel; Triton's clients want one count for all phases
+    failed_ns = sum(s.requests.failed_ns for s in snapshots)
+    return pb.ModelStatistics(
+        name=served.model,
+        version=str(served.version),
+        inference_count=sum(s.batch_rows.sum for s in snapshots),
+        execution_count=sum(sum(s.batches.values()) for s in snapshots),
+        inference_stats=pb.InferStatistics(
+            success=pb.StatisticDuration(count=succeeded, ns=ns - failed_ns),
+            fail=pb.StatisticDuration(count=total - succeeded, ns=failed_ns),
+            queue=pb.StatisticDuration(count=run, ns=_nanoseconds(queued)),
+            compute_input=pb.StatisticDuration(count=run, ns=sum(s.gather_ns for s in snapshots)),
+            compute_infer=pb.StatisticDuration(count=run, ns=sum(s.compute_ns for s in snapshots)),
+            # Not timed: copying an answer out is a part of encoding it, which `success` covers.
+            compute_output=pb.StatisticDuration(count=run, ns=0),
+        ),
+    )
+
+
+def _nanoseconds(histograms: list[Any]) -> int:
+    return sum(h.sum for h in histograms)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""grpc.reflection.v1 and v1alpha: what is served, described from our own descriptors. None of them has extensions."""
+"""grpc.reflection.v1 and v1alpha: describes the served RPCs from our own descriptors, none of which has extensions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of fused_mlp.v1.Admin that loads, unloads, pins and rolls back. Loads are on the reloader's thread, one
-after the other; what needs none does not wait for them."""
+"""The part of fused_mlp.v1.Admin that loads, unloads, pins and rolls back. Loads run one after the other on the
+reloader's thread; a change that needs no load does not wait for them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from typing import Any
 from fused_mlp.kernels import KernelError
 from fused_mlp.models import ModelLoadError
 from fused_mlp.protos import admin_pb2 as pb
-from fused_mlp.service.catalog import pinning
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel
 from fused_mlp.service.errors import InvalidInput
 from fused_mlp.service.fronts.rpc import Call
+from fused_mlp.service.handlers.audited import caller_name
 from fused_mlp.service.handlers.model_info import model_message
+from fused_mlp.service.policy.rollout import pins
 from fused_mlp.service.reload.reloader import Reloader
 
 
-def handlers(
-    catalog: Catalog, reloader: Reloader, caller_of: Callable[[Call], str]
-) -> dict[str, Callable[[Any, Call], Awaitable[Any]]]:
+def handlers(catalog: Catalog, reloader: Reloader) -> dict[str, Callable[[Any, Call], Awaitable[Any]]]:
     async def change(call: Callable[..., ServedModel], *arguments: object, loads: bool = True) -> ServedModel:
         try:
             return await (reloader.run if loads else asyncio.to_thread)(call, *arguments)
@@ -51,14 +50,14 @@ def handlers(
         return await pin_version(request.model, request.version, call)
 
     async def pin_version(name: str, version: int, call: Call) -> Any:
-        loads = not pinning.is_ready(catalog, name, version)
-        return kept(await change(pinning.pin, catalog, name, version, caller_of(call), loads=loads))
+        loads = not pins.is_ready(catalog, name, version)
+        return kept(await change(pins.pin, catalog, name, version, caller_name(call), loads=loads))
 
     async def roll_back(request: Any, call: Call) -> Any:
-        version = await asyncio.to_thread(pinning.version_below, catalog, request.model)
+        version = await asyncio.to_thread(pins.version_below, catalog, request.model)
         if version:
             return await pin_version(request.model, version, call)
-        return kept(await change(pinning.roll_back, catalog, request.model, caller_of(call), loads=False))
+        return kept(await change(pins.roll_back, catalog, request.model, caller_name(call), loads=False))
 
     def kept(model: ServedModel) -> pb.ModelAnswer:
         answer, why_not = _answer(model), catalog.policies.not_kept

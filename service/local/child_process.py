@@ -20,7 +20,7 @@ def end_all(processes: Iterable[subprocess.Popen[Any]], patience_s: float) -> No
     running = [process for process in processes if process.poll() is None]
     for process in running:
         process.terminate()
-        process.send_signal(signal.SIGCONT)  # one that was stopped would not hear of it
+        process.send_signal(signal.SIGCONT)  # a stopped process would not get SIGTERM
     deadline = time.monotonic() + patience_s
     for process in running:
         try:

@@ -4,6 +4,7 @@ packages of a server itself."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -25,6 +26,15 @@ ADDRESSES = {
 }
 _GRPC = re.compile(r"^ *gRPC +(\S+)", re.MULTILINE)
 _METRICS = re.compile(r"^ *metrics +(http://\S+)/metrics", re.MULTILINE)
+
+
+def environment(wanted: Mapping[str, object], dropped: Sequence[str] = ("",)) -> dict[str, str]:
+    """The variables of this process, ADDRESSES, and the settings `wanted`. Our own variables that begin with one of
+    `dropped` are left out: all of them by default."""
+    ours = tuple(PREFIX + name for name in dropped)
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(ours)}
+    settings = ADDRESSES | {name.upper(): str(value) for name, value in wanted.items()}
+    return kept | {PREFIX + name: value for name, value in settings.items()}
 
 
 class ServerDidNotStart(Exception):
@@ -80,7 +90,7 @@ class ChildServer:
         return self.process.poll() is None
 
     def log(self) -> str:
-        """What it has logged so far."""
+        """The log so far."""
         self._log.seek(0)
         return self._log.read()
 
@@ -89,7 +99,7 @@ class ChildServer:
         return self.process.wait()
 
     def stop(self, patience_s: float = 20) -> None:
-        """Let it end what it answers, and wait for that. May be called again."""
+        """Lets it finish its requests and waits for the exit. May be called again."""
         child_process.end(self.process, patience_s)
         self._log.close()
         for pipe in (self.process.stdin, self.process.stdout):

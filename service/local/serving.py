@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fused_mlp.models import Mlp, load, save
 from fused_mlp.service.client import Client, Prediction
-from fused_mlp.service.local.child_server import ADDRESSES, PREFIX, ChildServer
+from fused_mlp.service.local.child_server import ChildServer, environment
 from fused_mlp.service.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fused_mlp.service.client.tensors import ArrayLike
 
-# Of the caller's own settings: what is for other servers, or would keep this one's only client out.
+# Variables of the caller that are for other servers, or would lock out this server's only client.
 _DROPPED = ("TLS_", "TARGET", "POLICY", "ADMIN_", "CALLERS", "METRICS_TLS", "MODEL_REPOSITORY")
 
 
@@ -64,7 +64,7 @@ def serve(
     for setting in settings.keys() - Settings.model_fields.keys():
         close = get_close_matches(setting, Settings.model_fields, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ", as `fused-mlp serve --help` lists them"
-        raise TypeError(f"fused_mlp.serve: there is no setting {setting!r}{hint}")
+        raise TypeError(f"fused_mlp.serve: unknown setting {setting!r}{hint}")
     mlp = _read(model, example, in_features)
     folder = tempfile.mkdtemp(prefix="fused-mlp-")
     try:
@@ -88,7 +88,7 @@ class LocalServer:
     """
 
     def __init__(self, name: str, mlp: Mlp, folder: str, settings: dict[str, Any]) -> None:
-        child = ChildServer(_environment(folder, settings), folder)
+        child = ChildServer(environment({"model_repository": folder, **settings}, _DROPPED), folder)
         self.name = name
         self.mlp = mlp
         self.address = child.target
@@ -136,14 +136,3 @@ def _read(
     from fused_mlp.models import from_torch  # noqa: PLC0415 - brings torch
 
     return from_torch(model, example, in_features=in_features)
-
-
-def _environment(repository: str, settings: dict[str, Any]) -> dict[str, str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(tuple(PREFIX + rest for rest in _DROPPED))
-    }
-    wanted = {**ADDRESSES, "MODEL_REPOSITORY": repository}
-    wanted |= {name.upper(): str(value) for name, value in settings.items()}
-    return kept | {PREFIX + name: value for name, value in wanted.items()}

@@ -12,11 +12,11 @@ from importlib.metadata import version as package_version
 
 from fused_mlp.kernels import KernelInfo
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
-from fused_mlp.service.catalog.unknown_names import MOST_NAMED
+from fused_mlp.service.catalog.unknown_names import MAX_NAMED
 from fused_mlp.service.settings.settings import Settings, join_address
 
 _DEFAULT_TARGET = "127.0.0.1:8001"  # of the commands that call a server
-MOST_LISTED = 12  # versions with lines of their own
+MAX_LISTED = 12  # more versions than this are summarised
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -30,7 +30,7 @@ def banner(
     metrics_port: int,
     admin_port: int,
 ) -> str:
-    """The ports are those that were bound; rest_port or admin_port 0: there is none."""
+    """Takes the ports that were bound; rest_port or admin_port 0 means that the port is off."""
     target = join_address(settings.host, grpc_port)
     pages = "https" if settings.metrics_tls else "http"
     lines = [
@@ -45,7 +45,7 @@ def banner(
     if admin_port:
         lines.append(f"  admin    {join_address(settings.admin_host, admin_port)}")
     versions = [v for model in models for v in model.versions]
-    lines += _each(versions) if len(versions) <= MOST_LISTED else _summary(len(models), versions)
+    lines += _each(versions) if len(versions) <= MAX_LISTED else _summary(len(models), versions)
     examples = [m.name for m in models if m.default and m.default.example]
     if examples:
         reached_at = join_address(_reached(settings.host), grpc_port)
@@ -67,7 +67,7 @@ def _each(versions: Sequence[ServedVersion]) -> Iterator[str]:
 
 
 def _summary(models: int, versions: Sequence[ServedVersion]) -> Iterator[str]:
-    """Without a line for each, but for the first that are not served."""
+    """Summarises the versions; only the first ones that are not served get a line each."""
     answering = [v for v in versions if v.answers]
     on_demand = sum(v.on_demand for v in answering)
     when = f", {on_demand:,} of them on demand" if on_demand else ""
@@ -75,9 +75,9 @@ def _summary(models: int, versions: Sequence[ServedVersion]) -> Iterator[str]:
     variants = Counter(v.variant for v in answering)
     yield f"           answers {', '.join(f'{name}: {count:,}' for name, count in variants.most_common())}"
     broken = [v for v in versions if not v.answers]
-    yield from map(_not_served, broken[:MOST_NAMED])
-    if len(broken) > MOST_NAMED:
-        yield f"           and {len(broken) - MOST_NAMED:,} more are not served, see /status.json?answers=no"
+    yield from map(_not_served, broken[:MAX_NAMED])
+    if len(broken) > MAX_NAMED:
+        yield f"           and {len(broken) - MAX_NAMED:,} more are not served, see /status.json?answers=no"
 
 
 def _name(served: ServedVersion) -> str:
@@ -102,7 +102,7 @@ def _kernel(info: KernelInfo) -> str:
 
 
 def _command() -> str:
-    """How this program was started, as the reader would type it from here."""
+    """The command that started this program, as a user would type it here."""
     path = os.path.relpath(sys.argv[0])
     if os.path.basename(path) != "fused-mlp" or shutil.which("fused-mlp") == os.path.abspath(path):
         return "fused-mlp"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP side of observability: the live page at /, /metrics, /status.json, /healthz, /readyz. One thread runs an
-asyncio loop of its own for all connections, another computes pages; what they serve comes from three callables."""
+asyncio loop for all connections, another computes pages; four callables provide their content."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from fused_mlp.service.observe.http_request import MOST_BYTES, BadRequest, Query, Request, read_request
+from fused_mlp.service.observe.http_request import MAX_BYTES, BadRequest, Query, Request, read_request
 from fused_mlp.service.observe.live_page import live_page
 from fused_mlp.service.settings.settings import SettingsError, join_address
 
 if TYPE_CHECKING:
     import ssl
 
-    from fused_mlp.service.access.callers import Callers
-
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 # For the TLS handshake and for each request, from the answer before it to its last header; then for taking the answer.
 TIMEOUT_S = 10.0
-LEAST_COMPRESSED = 1 << 10
+MIN_COMPRESSED = 1 << 10
 PIECE_BYTES = 1 << 18
 _OPEN = ("/healthz", "/readyz")  # for probes, which have no token
 _PHRASES = {
     200: "OK",
     400: "Bad Request",
     401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
@@ -46,8 +45,8 @@ _PHRASES = {
 @dataclass(frozen=True)
 class Pages:
     """render: from an Accept header and a query to (pieces of the body, content type); not_ready: why the service
-    cannot answer, empty when it can; failure: why it never will again; status: what it serves, and how, as JSON.
-    Queries that make no sense raise BadRequest."""
+    cannot answer now, empty when it can; failure: why the process cannot recover; status: what is served, as JSON.
+    Invalid queries raise BadRequest."""
 
     render: Callable[[str, Query], tuple[Sequence[bytes], str]]
     not_ready: Callable[[], str]
@@ -68,36 +67,31 @@ class _Page:
 
 
 class MetricsServer:
-    """`make_tls`: reads the certificate, or returns None for plaintext; `callers`: whose tokens are asked for, None:
-    every caller may read."""
+    """Takes the bound socket `listener` over. `make_tls`: reads the certificate, or returns None for plaintext;
+    `may_read`: by the headers with a caller's credentials and its address; `allows_host`: by the header Host."""
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        listener: socket.socket,
         pages: Pages,
         make_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
-        callers: Callers | None = None,
+        *,
+        may_read: Callable[[Mapping[str, str], str], bool] = lambda _headers, _address: True,
+        allows_host: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._pages = pages
         self._make_tls = make_tls
-        self._callers = callers
+        self._may_read = may_read
+        self._allows_host = allows_host
         try:
             self.reload_tls()
         except ValueError as error:
             raise SettingsError(f"TLS: {error}") from None
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._listener = socket.create_server((host, port), family=family, backlog=128)
-        except OSError as error:
-            raise SettingsError(
-                f"cannot listen on {join_address(host, port)} for metrics: {error.strerror}; "
-                "set FUSED_MLP_METRICS_PORT or _HOST"
-            ) from None
-        self._listener.setblocking(False)
+        self._listener = listener
+        self.port: int = listener.getsockname()[1]
+        self._listener.listen(128)
         # Accepted sockets take it over: a body must not wait 40 ms for the peer to acknowledge its head.
         self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.port: int = self._listener.getsockname()[1]
         # By when each connection's present step began, the longest first.
         self._connections: dict[asyncio.Task[None], None] = {}
         self._renderer = ThreadPoolExecutor(1, "metrics-page")
@@ -107,7 +101,7 @@ class MetricsServer:
         self._thread.start()
 
     def reload_tls(self) -> None:
-        """For new connections. Raises ValueError in one line, and keeps what it had."""
+        """Applies to new connections. On a ValueError (one line) the old credentials stay in use."""
         self._tls = self._make_tls()
 
     def stop(self) -> None:
@@ -131,12 +125,12 @@ class MetricsServer:
                     log.warning("the metrics port cannot accept a connection: %s", error.strerror)
                     await asyncio.sleep(1)
                     continue
-                if len(self._connections) >= MOST_CONNECTIONS:
+                if len(self._connections) >= MAX_CONNECTIONS:
                     slowest = next(iter(self._connections))
                     del self._connections[slowest]
                     slowest.cancel()
                 self._start(self._serve(accepted))
-                await asyncio.sleep(0)  # accepting may not yield by itself while more connections wait
+                await asyncio.sleep(0)  # accepting need not yield to the loop while more connections wait
         finally:
             for task in self._connections:
                 task.cancel()
@@ -148,7 +142,7 @@ class MetricsServer:
         task.add_done_callback(lambda _: self._connections.pop(task, None))
 
     def _begin_step(self) -> None:
-        """This connection goes to the end of the line: those that wait longest are closed first."""
+        """Moves this connection to the end of the line: the connections idle for longest are closed first."""
         task = asyncio.current_task()
         assert task is not None
         self._connections[task] = self._connections.pop(task, None)
@@ -158,7 +152,7 @@ class MetricsServer:
         transport: asyncio.Transport | None = None
         tls = self._tls
         try:
-            reader = asyncio.StreamReader(limit=MOST_BYTES)
+            reader = asyncio.StreamReader(limit=MAX_BYTES)
             protocol = asyncio.StreamReaderProtocol(reader)
             transport, _ = await self._loop.connect_accepted_socket(
                 lambda: protocol, accepted, ssl=tls, ssl_handshake_timeout=TIMEOUT_S if tls else None
@@ -184,7 +178,11 @@ class MetricsServer:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 request = await read_request(reader)
-            page = await self._page(request)
+            if request.host is not None and not self._allows_host(request.host):
+                raise BadRequest(
+                    403, "host: expected an address, or a name of FUSED_MLP_ALLOWED_HOSTS, got another name"
+                )
+            page = await self._page(request, _address(writer))
         except BadRequest as error:
             page = _Page(error.status, [f"{error}\n".encode()])
         keep = request is not None and request.keep_alive
@@ -203,13 +201,13 @@ class MetricsServer:
                 await writer.wait_closed()
         return keep
 
-    async def _page(self, request: Request) -> _Page:
+    async def _page(self, request: Request, address: str) -> _Page:
         if request.method not in ("GET", "HEAD"):
             return _Page(405, [b"expected GET or HEAD\n"], headers={"Allow": "GET, HEAD"})
-        if request.path not in _OPEN and self._callers and not self._callers.has_token(request.token):
+        if request.path not in _OPEN and not self._may_read(request.credentials, address):
             # Browsers ask for a name and a password: the token is the password, and any name will do.
             challenge = 'Basic realm="fused-mlp: the token as password", Bearer realm="fused-mlp"'
-            return _Page(401, [b"expected a token\n"], headers={"WWW-Authenticate": challenge})
+            return _Page(401, [b"expected a token or key\n"], headers={"WWW-Authenticate": challenge})
         if request.path == "/healthz":
             why = self._pages.failure()
             return _Page(503 if why else 200, [f"failed: {why}\n".encode() if why else b"ok\n"])
@@ -226,7 +224,7 @@ class MetricsServer:
 
     def _render(self, request: Request) -> _Page:
         page = self._make_page(request)
-        if not request.takes_gzip or page.length < LEAST_COMPRESSED:
+        if not request.takes_gzip or page.length < MIN_COMPRESSED:
             return page
         headers = {**page.headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
         # The fastest level makes a tenth of /metrics; the others take longer than the network would.
@@ -243,6 +241,11 @@ class MetricsServer:
         if request.path == "/status.json":
             return _Page(200, [pages.status(request.query).encode()], "application/json")
         return _Page(404, [b"here are /, /metrics, /status.json, /healthz and /readyz\n"])
+
+
+def _address(writer: asyncio.StreamWriter) -> str:
+    peer = writer.get_extra_info("peername")
+    return join_address(peer[0], peer[1]) if peer else ""
 
 
 def _head(page: _Page, keep_alive: bool) -> bytes:

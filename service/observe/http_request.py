@@ -7,14 +7,18 @@ import asyncio
 import base64
 import binascii
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
-MOST_BYTES = 8 << 10  # request line and headers; what a browser sends is a tenth of it
+MAX_BYTES = 8 << 10  # request line and headers; a browser sends about a tenth of it
+# Readers that take different copies of a repeated header disagree on the caller, or on where the next request begins.
+_SINGLE = ("host", "content-length", "transfer-encoding", "authorization", "x-api-key")
 
 
 class BadRequest(Exception):
-    """The text is for the caller, who gets it with `status`; the connection ends."""
+    """The text goes to the caller, with `status`; the connection is closed."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -38,26 +42,28 @@ class Query(dict[str, list[str]]):
             raise BadRequest(400, f"{name}: expected {' or '.join(choices)}, got {value[:80]!r}")
         return value
 
-    def number(self, name: str, default: int, most: int) -> int:
+    def number(self, name: str, default: int, max_value: int) -> int:
         """Raises BadRequest."""
         value = self.one(name)
         if value is None:
             return default
-        if not re.fullmatch("[0-9]{1,9}", value) or not 1 <= int(value) <= most:
-            raise BadRequest(400, f"{name}: expected a number from 1 to {most}, got {value[:80]!r}")
+        if not re.fullmatch("[0-9]{1,9}", value) or not 1 <= int(value) <= max_value:
+            raise BadRequest(400, f"{name}: expected a number from 1 to {max_value}, got {value[:80]!r}")
         return int(value)
 
 
 @dataclass(frozen=True)
 class Request:
-    """path: without its query. token: of `Authorization: Bearer`, or the password of `Basic`; empty without one."""
+    """path: without its query. credentials: the headers that carry a key, the password of `Basic` included. host: None
+    without such a header, which HTTP/1.0 allows."""
 
     method: str
     path: str
     query: Query
     accept: str
     takes_gzip: bool
-    token: str
+    credentials: Mapping[str, str]
+    host: str | None
     keep_alive: bool
 
 
@@ -66,7 +72,7 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
-        raise BadRequest(431, f"expected a request of at most {MOST_BYTES} bytes") from None
+        raise BadRequest(431, f"expected a request of at most {MAX_BYTES} bytes") from None
     first, *lines = head[:-4].decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0"):
@@ -77,6 +83,8 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
         name, colon, value = line.partition(":")
         if not colon or not name or name != name.strip():
             raise BadRequest(400, "expected headers as name: value")
+        if name.lower() in headers and name.lower() in _SINGLE:
+            raise BadRequest(400, f"expected {name.lower()} once")
         headers[name.lower()] = value.strip()
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         raise BadRequest(400, "expected a request without a body")
@@ -88,7 +96,8 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
         query=Query(parse_qs(query, keep_blank_values=True)),
         accept=headers.get("accept", ""),
         takes_gzip=_takes_gzip(headers.get("accept-encoding", "")),
-        token=_token(headers.get("authorization", "")),
+        credentials=_credentials(headers),
+        host=headers.get("host"),
         keep_alive="close" not in connection if version == "HTTP/1.1" else "keep-alive" in connection,
     )
 
@@ -102,13 +111,11 @@ def _takes_gzip(accept_encoding: str) -> bool:
     return not re.fullmatch(r"q=0(\.0*)?", weight)
 
 
-def _token(authorization: str) -> str:
-    scheme, _, credentials = authorization.partition(" ")
-    if scheme.lower() == "bearer":
-        return credentials.strip()
+def _credentials(headers: Mapping[str, str]) -> dict[str, str]:
+    shown = {name: headers[name] for name in ("authorization", "x-api-key") if name in headers}
+    scheme, _, encoded = shown.get("authorization", "").partition(" ")
     if scheme.lower() == "basic":
-        try:
-            return base64.b64decode(credentials, validate=True).decode("latin-1").partition(":")[2]
-        except binascii.Error:
-            return ""
-    return ""
+        with suppress(binascii.Error):
+            password = base64.b64decode(encoded, validate=True).decode("latin-1").partition(":")[2]
+            shown["authorization"] = f"Bearer {password}"
+    return shown

@@ -14,7 +14,7 @@ from pathlib import Path
 from fused_mlp.service.reports.style import style_sheet
 
 _FOLDER = Path(__file__).with_name("live")
-# In one script element, in this order: each may use what stands before it.
+# One script element, in this order: each file may use the files before it.
 _SCRIPTS = ("text", "reading", "window", "charts", "overview", "details", "main")
 
 
@@ -41,7 +41,8 @@ def live_page() -> LivePage:
 
 
 def _policy(text: str) -> str:
-    """Allow this style, this script and requests to this server. Injected code and everything else is blocked."""
+    """Allows this style, this script and requests to this server; everything else, such as injected code, is
+    blocked."""
     allowed = {
         "default-src": "'none'",
         "style-src": _hashes(text, "style"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is served, and how, for /status.json: everything the live page needs besides metrics."""
+"""The served models and their settings for /status.json: everything the live page needs besides metrics."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.observe.http_request import Query
 
 USUAL_MODELS = 100
-MOST_MODELS = 1000
+MAX_MODELS = 1000
 
 
 def status_json(catalog: Catalog, front: str, ready: bool, query: Query) -> str:
-    """`model`: the one to tell of (one that is not served: none). Otherwise as many as `limit` in the order of their
-    names, those after the name `after`; `answers=no`: of models with a version that cannot answer, or whose last load
-    failed. `next` is where the
-    rest is told. Raises BadRequest."""
+    """`model`: describe only this one (empty if it is not served). Otherwise up to `limit` models in the order of their
+    names, beginning after the name `after`; `answers=no`: only models with a version that cannot answer, or whose last
+    load failed. `next` continues the list. Raises BadRequest."""
     models = catalog.models()
     name, after = query.one("model"), query.one("after") or ""
-    limit = query.number("limit", USUAL_MODELS, most=MOST_MODELS)
+    limit = query.number("limit", USUAL_MODELS, max_value=MAX_MODELS)
     broken = query.choice("answers", "no") is not None
     if name is None:
-        chosen = [m for m in models if m.name > after and not (broken and m.well)]
+        chosen = [m for m in models if m.name > after and not (broken and m.healthy)]
     else:
         chosen = [m for m in models if m.name == name]
-    told = chosen[:limit]
-    rest = {"after": told[-1].name, "limit": limit} | ({"answers": "no"} if broken else {}) if told else {}
+    shown = chosen[:limit]
+    rest = {"after": shown[-1].name, "limit": limit} | ({"answers": "no"} if broken else {}) if shown else {}
     return json.dumps(
         {
             "version": package_version("fused-mlp"),
@@ -44,13 +43,13 @@ def status_json(catalog: Catalog, front: str, ready: bool, query: Query) -> str:
             "default_policy": catalog.default_policy.model_dump(),
             "counts": {
                 "models": len(models),
-                "versions": Counter(v.told_state for model in models for v in model.versions),
+                "versions": Counter(v.reported_state for model in models for v in model.versions),
             },
             "repositories": [
                 {"place": part.shown, "problems": part.problems} for part in catalog.repository.parts
             ],
-            "models": [_model(model) for model in told],
-            "next": f"/status.json?{urlencode(rest)}" if len(chosen) > len(told) > 0 else None,
+            "models": [_model(model) for model in shown],
+            "next": f"/status.json?{urlencode(rest)}" if len(chosen) > len(shown) > 0 else None,
         }
     )
 
@@ -62,6 +61,19 @@ def _model(model: ServedModel) -> dict[str, Any]:
         "policy": model.policy.model_dump(),
         "versions": [_version(version) for version in model.versions],
     }
+
+
+def _inputs(spec: MlpSpec) -> list[dict[str, Any]]:
+    """Inputs or outputs with names."""
+    return [
+        {
+            "name": each.name,
+            "kind": each.kind,
+            "shape": each.shape,
+            "tables": [field.size for field in each.fields if field.size is not None],
+        }
+        for each in spec.inputs or ()
+    ]
 
 
 def _outputs(spec: MlpSpec) -> list[dict[str, Any]]:
@@ -76,12 +88,13 @@ def _version(served: ServedVersion) -> dict[str, Any]:
     spec = served.spec
     return {
         "version": served.version,
-        "state": served.told_state,
+        "state": served.reported_state,
         "reason": served.reason,
         "variant": served.variant,
         "fallback": asdict(served.fallback) if served.fallback else None,
         "shape": spec.summary() if spec else None,
         "input_shape": spec.input_shape or (spec.in_features,) if spec else None,
+        "inputs": _inputs(spec) if spec else None,
         "outputs": _outputs(spec) if spec else None,
         "dtype": spec.dtype if spec else None,
         "precision": served.precision if spec else None,

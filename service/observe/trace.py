@@ -10,24 +10,24 @@ from fused_mlp.protos import admin_pb2 as pb
 from fused_mlp.service import _engine
 from fused_mlp.service.errors import InvalidInput, NotReady
 
-MOST_SECONDS = 60.0
-DEFAULT_SPANS, MOST_SPANS = 100_000, 1_000_000  # of each thread
+MAX_SECONDS = 60.0
+DEFAULT_SPANS, MAX_SPANS = 100_000, 1_000_000  # of each thread
 # Spans in one message: a quarter of a megabyte, which the loop serializes in less than a millisecond.
 _CHUNK = 5_000
 _PHASES = {phase.name.lower(): phase.number for phase in pb.TracePhase.DESCRIPTOR.values}
 
 
 def check_trace(seconds: float, spans_per_thread: int) -> None:
-    if not 0 < seconds <= MOST_SECONDS:
-        raise InvalidInput(f"seconds: expected more than 0 and at most {MOST_SECONDS:g}, got {seconds:g}")
-    if spans_per_thread > MOST_SPANS:
-        raise InvalidInput(f"spans_per_thread: expected at most {MOST_SPANS}, got {spans_per_thread}")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise InvalidInput(f"seconds: expected more than 0 and at most {MAX_SECONDS:g}, got {seconds:g}")
+    if spans_per_thread > MAX_SPANS:
+        raise InvalidInput(f"spans_per_thread: expected at most {MAX_SPANS}, got {spans_per_thread}")
 
 
 async def take_trace(seconds: float, spans_per_thread: int) -> list[pb.TraceChunk]:
     """Recording also stops when the caller disconnects."""
     if not _engine.start_trace(spans_per_thread or DEFAULT_SPANS):
-        raise NotReady("a trace is being taken already: try again when it is over")
+        raise NotReady("a trace is already being recorded: try again when it ends")
     try:
         await asyncio.sleep(seconds)
     finally:
@@ -37,8 +37,8 @@ async def take_trace(seconds: float, spans_per_thread: int) -> list[pb.TraceChun
 
 
 def _collect() -> list[pb.TraceChunk]:
-    """Stops the recording and encodes it, which takes seconds for a million spans. On a thread of its own, some spans
-    at a time: the loop gets the GIL in between."""
+    """Stops the recording and encodes it, which takes seconds for a million spans. Runs on its own thread, a few spans
+    at a time, so that the loop gets the GIL in between."""
     trace = _engine.stop_trace()
     lanes: dict[str, int] = {}
     chunks = []

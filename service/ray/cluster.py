@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a command to the fleet: the connection to a Ray cluster, and the controller in it."""
+"""Connects a command to a Ray cluster and to the controller of a fleet in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else each start warns of a change in Ray
+# without this, each start prints a warning about a change in Ray
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
@@ -28,10 +29,10 @@ POLL_S = 0.2
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """To a cluster that runs; none is started. Raises FleetError."""
+    """Connects to a running cluster; never starts one. Raises FleetError."""
     try:
         place = urlsplit(address if "://" in address else f"//{address}")
-        if place.hostname and place.port:  # Ray itself would try for minutes
+        if place.hostname and place.port:  # Ray would try for minutes
             socket.create_connection((place.hostname, place.port), ANSWERS_WITHIN_S).close()
         ray.init(
             address=address,
@@ -52,7 +53,7 @@ def connected(address: str) -> Iterator[None]:
 
 
 class Fleet:
-    """The fleet of that name, by its controller. Raises FleetError if there is none, or if it does not answer."""
+    """The fleet with that name, through its controller. Raises FleetError if it does not exist or does not answer."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -62,27 +63,29 @@ class Fleet:
             raise FleetError(f"there is no fleet {name!r}; `fused-mlp ray up` starts one") from None
 
     def status(self) -> dict[str, Any]:
-        told: dict[str, Any] = self._ask(self._controller.status.remote)
-        return told
+        answer: dict[str, Any] = self._ask(self._controller.status.remote)
+        return answer
 
     def deployment(self) -> Deployment:
-        told: Deployment = self._ask(self._controller.deployment.remote)
-        return told
+        answer: Deployment = self._ask(self._controller.deployment.remote)
+        return answer
 
     def roll_out(self, deployment: Deployment) -> None:
         self._ask(lambda: self._controller.roll_out.remote(deployment))
 
     def down(self) -> None:
-        """Returns when all replicas have answered what they accepted, and ended."""
+        """Returns when all replicas have answered the requests they accepted, and have ended."""
         while True:
-            self._ask(self._controller.down.remote)  # again: a controller that starts again has forgotten it
+            self._ask(
+                self._controller.down.remote
+            )  # sent again, because a restarted controller has forgotten it
             if not self.status()["replicas"]:
                 break
             time.sleep(POLL_S)
         ray.kill(self._controller, no_restart=True)
 
     def _ask(self, call: Callable[[], Any]) -> Any:
-        """Again while the controller starts again."""
+        """Calls a method of the controller, and calls it again while the controller restarts."""
         until = time.monotonic() + ANSWERS_WITHIN_S
         while True:
             try:
@@ -97,7 +100,7 @@ class Fleet:
 
 
 def create(deployment: Deployment) -> Fleet:
-    """Starts the controller, on this node if that is possible: it writes the files of the endpoints there."""
+    """Starts the controller, on this node if possible: it writes the endpoint files there."""
     name = _controller(deployment.name)
     if name in ray.util.list_named_actors():
         raise _already_up(deployment.name)

@@ -24,16 +24,21 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fused_mlp.service.local.child_server import ServerDidNotStart
 from fused_mlp.service.ray.deployment import Deployment, FleetError
 from fused_mlp.service.ray.endpoints import Endpoint, write_endpoints
-from fused_mlp.service.ray.fleet import LEAVE_GRACE_S, SILENT_AFTER_S, Member, choose_endpoints, recall
-from fused_mlp.service.ray.plan import State, plan
+from fused_mlp.service.ray.fleet import (
+    LEAVE_GRACE_S,
+    SILENT_AFTER_S,
+    Member,
+    Report,
+    choose_endpoints,
+    recall,
+)
+from fused_mlp.service.ray.plan import Scaler, State, plan
 from fused_mlp.service.ray.replica import ReplicaActor
-from fused_mlp.service.ray.report import Report
-from fused_mlp.service.ray.scaling import Scaler
 
 PERIOD_S = 0.5
 LONGEST_BACKOFF_S = 60.0
 SUSPECT_FOR_S = 60.0
-FAILURES_OF_A_ROLLOUT = 3  # replicas that die while they start, before all goes back
+FAILURES_OF_A_ROLLOUT = 3  # replicas that die during their start before the rollout is undone
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +46,14 @@ log = logging.getLogger(__name__)
 class Controller:
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._settled = deployment  # the last one that all replicas had
+        self._settled = deployment  # the last deployment that all replicas had
         self._wanted = deployment.fewest
         self._down = False
         self._error = ""
-        self._failures = 0  # starts in a row that failed
+        self._failures = 0  # consecutive failed starts
         self._next_start = 0.0
         self._members: dict[str, Member] = {}
-        self._suspects: dict[str, float] = {}  # nodes, and when a replica was lost there
+        self._suspects: dict[str, float] = {}  # node -> when a replica was lost there
         self._endpoints: list[Endpoint] | None = None
         context = ray.get_runtime_context()
         self._node, self._restarted = context.get_node_id(), context.was_current_actor_reconstructed
@@ -57,7 +62,7 @@ class Controller:
         self._scaler = _scaler(self._deployment)
         threading.Thread(target=self._run, name="controller", daemon=True).start()
 
-    # What commands ask for
+    # Commands call these
 
     def status(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -79,12 +84,12 @@ class Controller:
 
         Raises FleetError if this deployment was not made of the present one."""
         with self._lock:
-            if deployment == self._deployment:  # asked again, by a caller that got no answer
+            if deployment == self._deployment:  # called again by a caller that got no answer
                 return
             if self._unsure():
                 raise FleetError("no replica has answered since the controller started again; try again")
             if deployment.revision != self._deployment.revision + 1:
-                raise FleetError(f"the fleet {deployment.name!r} was changed meanwhile; try again")
+                raise FleetError(f"the fleet {deployment.name!r} was changed by another command; try again")
             self._error = ""
             self._failures, self._next_start = 0, 0.0
             self._deployment, self._scaler = deployment, _scaler(deployment)
@@ -94,7 +99,7 @@ class Controller:
         with self._lock:
             self._down = True
 
-    # The thread
+    # Run by the thread
 
     def _run(self) -> None:
         try:
@@ -103,7 +108,7 @@ class Controller:
                     self._turn(time.monotonic())
                 self._listen(time.monotonic() + PERIOD_S)
         except BaseException:
-            log.exception("the controller failed, and starts again")
+            log.exception("the controller failed; restarting")
             os._exit(1)
 
     def _turn(self, now: float) -> None:
@@ -114,7 +119,7 @@ class Controller:
         self._ask(now)
 
     def _unsure(self) -> bool:
-        """It started again, and no replica has told it yet what the one before was about."""
+        """Whether this controller was restarted and no replica has reported the deployment of the one before."""
         return self._restarted and bool(self._members) and not any(m.report for m in self._members.values())
 
     def _act(self, now: float) -> None:
@@ -141,13 +146,13 @@ class Controller:
             if not member.was_ready and member.leaving_since is None:
                 self._failed(member, f"a replica was {reason}")
             else:
-                log.error("%s is given up: %s", member.name, reason)
+                log.error("giving up on %s: %s", member.name, reason)
             if member.report:
                 self._suspects[member.report.node] = now
             self._give_up(member)
 
     def _ask(self, now: float) -> None:
-        """What is asked of a replica again once it is answered; and that it stops, when it has left for long enough."""
+        """Asks a replica again once it has answered; stops it once it has been out of the endpoints for long enough."""
         for member in self._members.values():
             left_s = 0.0 if member.leaving_since is None else now - member.leaving_since
             if left_s > LEAVE_GRACE_S and not member.stopping:
@@ -185,8 +190,8 @@ class Controller:
         member.calls["start"] = handle.start.remote()
 
     def _place(self, now: float) -> Any:
-        """Spread over the nodes. Ray goes on placing on a node that is gone until it has declared it dead: while a
-        replica was lost a moment ago, the other node with the fewest replicas is named."""
+        """Spreads replicas over the nodes. Ray places actors on a lost node until it declares it dead, so shortly after
+        a replica was lost, the other node with the fewest replicas is named."""
         suspects = {node for node, since in self._suspects.items() if now - since < SUSPECT_FOR_S}
         used = Counter(member.report.node for member in self._members.values() if member.report)
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]] if suspects else []
@@ -194,7 +199,7 @@ class Controller:
         return NodeAffinitySchedulingStrategy(nodes[0], soft=True) if nodes else "SPREAD"
 
     def _listen(self, until: float) -> None:
-        """Take answers as they come, for a period, or until a replica has ended."""
+        """Takes answers as they come, for a period, or until a replica has ended."""
         while (left := until - time.monotonic()) > 0:
             waiting = {
                 ref: (member, what) for member in self._members.values() for what, ref in member.calls.items()
@@ -218,14 +223,14 @@ class Controller:
             self._failed(member, str(error.cause), for_certain=True)  # type: ignore[attr-defined] # Ray adds it
             self._give_up(member)
             return False
-        except ActorUnavailableError:  # it may be back; until then it is silent
+        except ActorUnavailableError:  # it may recover; until then it is silent
             return True
         except RayActorError as error:
             if member.state(time.monotonic()) is State.STARTING:
                 self._failed(member, f"a replica ended while it started: {str(error).splitlines()[0]}")
             self._members.pop(member.name, None)
             return False
-        except RayError as error:  # a fault in a method of the replica; one that cannot report is silent
+        except RayError as error:  # a bug in a method of the replica; a replica that cannot report is silent
             said = error.cause if isinstance(error, RayTaskError) else error
             if what == "start":
                 self._failed(member, f"a replica did not start: {said!r}")
@@ -235,7 +240,7 @@ class Controller:
             return True
         if what == "report" and isinstance(answer, Report):
             member.hear(time.monotonic(), answer)
-            # A controller that started again may hear only now what the one before was about.
+            # A restarted controller may learn only now what deployment the one before had.
             if answer.deployment.revision > self._deployment.revision:
                 self._deployment, self._settled = answer.deployment, answer.settled
                 self._scaler = _scaler(self._deployment)
@@ -244,7 +249,8 @@ class Controller:
         return True
 
     def _failed(self, member: Member, error: str, for_certain: bool = False) -> None:
-        """A replica did not become ready. `for_certain`: its server says why, so another try would end the same way."""
+        """A replica did not become ready. `for_certain`: its server reported the reason, so another try would fail the
+        same way."""
         log.error("%s: %s", member.name, error)
         self._error = error
         if member.generation != self._deployment.generation:
@@ -267,7 +273,7 @@ class Controller:
         if endpoints == self._endpoints:
             return
         if self._restarted and self._endpoints is None and not endpoints and self._members:
-            return  # the files of the controller before this one stand until a replica is heard of
+            return  # the files of the earlier controller stay until a replica reports
         try:
             if self._deployment.folder:
                 write_endpoints(Path(self._deployment.folder), self._deployment.name, endpoints)
@@ -277,11 +283,11 @@ class Controller:
             log.error("%s", self._error)
 
     def _recover(self) -> None:
-        """Of a controller that starts again: what the replicas know."""
+        """Restores the state of a restarted controller from what the replicas know."""
         now = time.monotonic()
         prefix = f"{self._deployment.name}/replica-"
         for name in [name for name in ray.util.list_named_actors() if name.startswith(prefix)]:
-            with suppress(ValueError):  # ended meanwhile
+            with suppress(ValueError):  # the replica has ended
                 handle = ray.get_actor(name)
                 generation = int(name.removeprefix(prefix).partition("-")[0])
                 self._members[name] = Member(name, handle, now, now, generation)
@@ -291,10 +297,10 @@ class Controller:
             with suppress(RayError):
                 first[ref].hear(now, ray.get(ref))
         for member in self._members.values():
-            # It may have failed, or been lost with its caller; one that is under way, or done, stays the only one.
+            # The call may have failed or been lost with its caller; a rollout that is running or done is not repeated.
             member.calls["start"] = member.handle.start.remote()
         self._deployment, self._settled = recall(self._deployment, list(self._members.values()))
-        # The scaler keeps it within the bounds, once they are known.
+        # The scaler keeps the number within the bounds, once they are known.
         self._wanted = sum(member.leaving_since is None for member in self._members.values())
 
 

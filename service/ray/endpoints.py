@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the replicas of a fleet are, as files: for Envoy (EDS), for Prometheus (file_sd), and for clients that balance
-by themselves. Each file is replaced as a whole: Envoy reads a file when it is moved into its place."""
+"""Writes the addresses of the replicas to files: for Envoy (EDS), for Prometheus (file_sd), and for clients that
+balance. Each file is replaced as a whole: Envoy reads a file when it is moved into its place."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replicas that a controller knows of: what each said last, and when. Turns reports into states; knows no Ray but
-the handles and references that it keeps."""
+"""The replicas that a controller knows: the last report of each, and its time. Turns reports into states. Knows Ray
+only as the handles and references that it stores."""
 
 from __future__ import annotations
 
@@ -10,17 +10,34 @@ from typing import Any
 from fused_mlp.service.ray.deployment import Deployment
 from fused_mlp.service.ray.endpoints import Endpoint
 from fused_mlp.service.ray.plan import Known, State
-from fused_mlp.service.ray.report import Report
 
-# A replica that has not answered for this long gets no requests; its node may be gone, or stand still.
+
+@dataclass(frozen=True)
+class Report:
+    """`deployment` and `settled`: the newest that the controller has sent, and the last that all replicas had, kept for
+    a restarted controller; `generation`: this replica's."""
+
+    deployment: Deployment
+    settled: Deployment
+    generation: int
+    node: str
+    address: str = ""  # empty: the server has not started yet
+    metrics_url: str = ""
+    pid: int = 0
+    ready: bool = False
+    leaving: bool = False
+    utilization: float = 0.0
+
+
+# A replica that has not answered for this long gets no requests; its node may be gone or stalled.
 SILENT_AFTER_S = 3.0
-# ... and for this long is given up. Ray itself takes about 15 s to declare a node dead.
+# A replica that has not answered for this long is given up. Ray takes about 15 s to declare a node dead.
 LOST_AFTER_S = 8.0
-# From the begin of its start: loading a repository takes its time.
+# From the beginning of its start: loading a repository takes time.
 READY_WITHIN_S = 300.0
-# One that says for this long that it is not ready, and was: a GPU that is lost, for one.
+# A replica that was ready and has reported for this long that it is not, for example after losing its GPU.
 UNREADY_FOR_S = 60.0
-# Between leaving the endpoints and SIGTERM: Envoy and clients read the files meanwhile.
+# Between removal from the endpoints and SIGTERM: Envoy and clients read the files in this time.
 LEAVE_GRACE_S = 2.0
 STOP_GRACE_S = 20.0  # beyond the server's own drain
 
@@ -37,13 +54,13 @@ class Member:
     last_ready: float = 0.0
     leaving_since: float | None = None
     stopping: bool = False
-    calls: dict[str, Any] = field(default_factory=dict)  # what was asked -> the reference of its answer
+    calls: dict[str, Any] = field(default_factory=dict)  # call -> the reference of its answer
 
     def hear(self, now: float, report: Report) -> None:
         self.heard, self.report, self.generation = now, report, report.generation
         if report.ready:
             self.was_ready, self.last_ready = True, now
-        if report.leaving and self.leaving_since is None:  # told so by a controller before this one
+        if report.leaving and self.leaving_since is None:  # set by an earlier controller
             self.leaving_since = now
 
     def state(self, now: float) -> State:
@@ -60,8 +77,8 @@ class Member:
         return Known(self.name, self.generation, self.state(now), self.since, node)
 
     def lost(self, now: float, others_heard: bool) -> str:
-        """Why it is given up; empty while it is not. One that waits for a place is none of these. `others_heard`: if
-        none is heard of, it is the controller that hears nothing."""
+        """Why the replica is given up; empty otherwise. A replica that waits for a place is kept. `others_heard`: if no
+        replica reports, the controller is the one cut off."""
         if self.report is not None and others_heard and now - self.heard > LOST_AFTER_S:
             return f"not heard of for {LOST_AFTER_S:g} s"
         if self.report is not None and not self.was_ready and now - self.since > READY_WITHIN_S:
@@ -82,15 +99,15 @@ class Member:
 
 
 def recall(first: Deployment, members: list[Member]) -> tuple[Deployment, Deployment]:
-    """What a controller that starts again was about: the newest deployment that a replica was told of, and the last one
-    that all had. `first`: what it was started with."""
-    told = [(member.report.deployment, member.report.settled) for member in members if member.report]
-    return max([(first, first), *told], key=lambda each: (each[0].revision, each[1].revision))
+    """The state of a restarted controller: the newest deployment that any replica was sent, and the last one that all
+    had. `first`: the deployment it was started with."""
+    known = [(member.report.deployment, member.report.settled) for member in members if member.report]
+    return max([(first, first), *known], key=lambda each: (each[0].revision, each[1].revision))
 
 
 def choose_endpoints(now: float, members: list[Member], before: list[Endpoint]) -> list[Endpoint]:
-    """Those of the replicas that are ready. If all of them fell silent at once it is the controller that hears nothing:
-    what was known then stays, but for replicas that are gone."""
+    """The replicas that are ready. If all fell silent at once, the controller is cut off: the last known state stays,
+    except for replicas that are gone."""
     states = {member.name: member.state(now) for member in members}
     ready = sorted((m for m in members if states[m.name] is State.READY), key=lambda m: m.since)
     if not ready:

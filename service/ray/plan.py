@@ -1,13 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do next about the replicas of a fleet: a plain function of what is known of them. Replicas are replaced one
-by one: a new one answers before an old one leaves."""
+"""Decides how many replicas a fleet should have, by their utilization (up at once, down slowly), and the next step for
+each: pure functions of known states and of times that the caller gives. Replicas are replaced one by one: a new one
+answers before an old one leaves."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+# A sum of utilizations this little above the target starts no replica: it would end a moment later.
+TOLERANCE = 0.1
+# Several consecutive looks must ask for more: one garbage collection or one scrape is not load.
+UP_AFTER_S = 1.5
+
+
+@dataclass
+class Scaler:
+    target: float  # utilization of each replica, from 0 to 1
+    down_after_s: float
+    _needed: deque[tuple[float, int]] = field(default_factory=deque)  # wanted replicas at each look
+
+    def wanted(self, now: float, current: int, fewest: int, most: int, loads: Sequence[float]) -> int:
+        """`loads`: the utilization of each replica that answers; `current`: the number of replicas, those being started
+        included. More replicas if all looks of the last UP_AFTER_S ask for them, fewer if all of the last
+        `down_after_s` allow it."""
+        current = min(max(current, fewest), most)
+        if not loads:  # no replica has reported yet, or none can be reached
+            return current
+        self._needed.append((now, self._look(current, sum(loads))))
+        while len(self._needed) > 1 and self._needed[1][0] <= now - max(self.down_after_s, UP_AFTER_S):
+            self._needed.popleft()
+        up = self._within(now, UP_AFTER_S)
+        if up and min(up) > current:
+            return min(*up, most)
+        down = self._within(now, self.down_after_s)
+        if down and max(down) < current:
+            return max(*down, fewest)
+        return current
+
+    def _look(self, current: int, total: float) -> int:
+        needed = max(1, math.ceil(total / self.target))
+        if needed > current and total <= current * self.target * (1 + TOLERANCE):
+            return current
+        if needed < current:  # with a margin, so that the next look does not undo it
+            return min(current, max(1, math.ceil(total * (1 + TOLERANCE) / self.target)))
+        return needed
+
+    def _within(self, now: float, period_s: float) -> list[int]:
+        """The looks of that period; none if they do not reach back to its beginning."""
+        if self._needed[0][0] > now - period_s:
+            return []
+        return [needed for when, needed in self._needed if when >= now - period_s] or [self._needed[-1][1]]
+
 
 # How long a new replica may wait for a place before an old one makes room for it: the cluster may be full.
 PLACED_WITHIN_S = 15.0
@@ -16,19 +63,19 @@ PLACED_WITHIN_S = 15.0
 class State(StrEnum):
     STARTING = "starting"  # not ready yet
     READY = "ready"
-    SILENT = "silent"  # has not been heard of for a while
-    UNREADY = "unready"  # was ready, and says that it is not
-    LEAVING = "leaving"  # out of the endpoints, and soon stopped
+    SILENT = "silent"  # has not reported for a while
+    UNREADY = "unready"  # was ready, and reports that it is not
+    LEAVING = "leaving"  # out of the endpoints, to be stopped soon
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the plan looks at of one replica."""
+    """The state of one replica that the plan uses."""
 
     name: str
     generation: int
     state: State
-    since: float  # of its start
+    since: float  # when it started
     node: str = ""  # empty: not placed yet
 
 
@@ -65,7 +112,7 @@ def _replace(
 
 
 def _to_leave(replicas: Sequence[Known], count: int) -> list[str]:
-    """Those that do not answer, then from the nodes that have most; of those the youngest."""
+    """Replicas that do not answer first, then from the nodes with the most; among those the youngest."""
     left = list(replicas)
     chosen: list[str] = []
     while left and len(chosen) < count:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One replica: an actor of Ray with a server as its child process, to which requests go directly. Each ends with the
-other, whatever ends it: the child when its stdin is closed (cli/attached.py), the actor when the child has ended."""
+"""One replica: a Ray actor with a server as its child process; requests go directly to the server. Each ends with the
+other: the child when its stdin is closed (cli/attached.py), the actor when the child has ended."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 import ray
 
-from fused_mlp.service.local.child_server import ADDRESSES, PREFIX, ChildServer
+from fused_mlp.service.local.child_server import ChildServer, environment
 from fused_mlp.service.ray.deployment import Deployment
-from fused_mlp.service.ray.load import read_load
-from fused_mlp.service.ray.report import Report
+from fused_mlp.service.ray.fleet import Report
+from fused_mlp.service.ray.utilisation import read_load
 
-# Beyond the time that the server itself gives to accepted requests.
+# In addition to the time that the server gives to accepted requests.
 KILL_AFTER_S = 10.0
 
 
 class Replica:
-    """Its methods run on several threads of the actor, and are called again by a controller that starts again."""
+    """Its methods run on several threads of the actor, and a restarted controller calls them again."""
 
     def __init__(self, deployment: Deployment, settled: Deployment) -> None:
         self._deployment = self._newest = deployment
@@ -34,7 +34,7 @@ class Replica:
 
     @ray.method(concurrency_group="start")  # type: ignore[untyped-decorator]
     def start(self) -> None:
-        """Returns at once if it has started. Raises ServerDidNotStart."""
+        """Returns at once if the server has started. Raises ServerDidNotStart."""
         if self._child is not None:
             return
         log = _log_file().open("w+")  # closed when the child is stopped
@@ -48,7 +48,7 @@ class Replica:
         os._exit(0 if self._leaving else 1)
 
     def report(self, newest: Deployment | None = None, settled: Deployment | None = None) -> Report:
-        """Keeps what the controller is about, for one that starts again; which may know less at first."""
+        """Keeps the controller's state for a restarted one, which may know less at first."""
         with self._lock:
             if newest and settled and newest.revision >= self._newest.revision:
                 self._newest, self._settled = newest, settled
@@ -70,7 +70,7 @@ class Replica:
         )
 
     def leave(self) -> None:
-        """It is out of the endpoints from now on, also for a controller that starts again."""
+        """Marks the replica as out of the endpoints, also for a restarted controller."""
         self._leaving = True
 
     def stop(self) -> None:
@@ -82,7 +82,7 @@ class Replica:
 
     @ray.method(concurrency_group="end")  # type: ignore[untyped-decorator]
     def ended(self) -> None:
-        """The caller's answer is the end of the actor. Returns only when it is called again: by the next controller."""
+        """The caller sees the end of the actor as the answer. Returns only when the next controller calls it again."""
         mine = threading.Event()
         with self._lock:
             before, self._waiting = self._waiting, mine
@@ -90,33 +90,30 @@ class Replica:
         mine.wait()
 
 
-# Reports and stops run side by side, and have threads that nothing else can take: starts come one at a time, and a wait
-# for the end while the one before returns.
+# Reports and stops run in parallel, on threads reserved for them. Starts run one at a time, and a wait for the end runs
+# while the one before returns.
 ReplicaActor = ray.remote(max_concurrency=4, concurrency_groups={"start": 1, "end": 2})(Replica)
 
 
 def server_environment(deployment: Deployment, node_ip: str) -> dict[str, str]:
-    """All that a server gets: of the node's own environment everything but our variables."""
-    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
-    wanted = {
-        **ADDRESSES,
-        "HOST": node_ip,
-        "METRICS_HOST": node_ip,
-        "CORES": str(math.ceil(deployment.cpus)),
-        "DEVICE": "auto" if deployment.gpus else "cpu",  # a GPU of the node may be another's
-        **{name.upper(): value for name, value in deployment.settings.items()},
+    """Without the variables of the node that are ours."""
+    own = {
+        "host": node_ip,
+        "metrics_host": node_ip,
+        "cores": math.ceil(deployment.cpus),
+        "device": "auto" if deployment.gpus else "cpu",  # other processes may use the GPUs of the node
     }
-    return kept | {PREFIX + name: value for name, value in wanted.items()}
+    return environment(own | deployment.settings)
 
 
 def _reached(target: str) -> str:
-    """A server that listens everywhere is reached at the node's address."""
+    """The node's address for a server that listens on all addresses."""
     host, _, port = target.rpartition(":")
     return f"{ray.util.get_node_ip_address()}:{port}" if host in ("0.0.0.0", "[::]") else target
 
 
 def _log_file() -> Path:
-    """Beside the logs of Ray's own processes, where `ray logs` finds it."""
+    """A file beside the logs of Ray's processes, where `ray logs` finds it."""
     context = ray.get_runtime_context()
     name = f"{context.get_actor_name().replace('/', '-')}.log"
     return Path(context.get_temp_dir(), context.get_session_name(), "logs", name)

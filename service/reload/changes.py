@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which models differ from what was served last, and which of their versions are not complete yet. Knows signatures and
-hashes, not what is served. Used by one thread at a time."""
+"""Finds models that have changed since the last look, and their versions that are still being written. Knows signatures
+and hashes, not what is served. Used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from fused_mlp.models.repository import Repository, Signature
+from fused_mlp.models.repository.repository import Repository, Signature
 
 Versions = dict[int, Signature]
 
 
 @dataclass(frozen=True)
 class Change:
-    """Of one model. `held`: versions that are still being written."""
+    """A change of one model. `held`: versions that are still being written."""
 
     model: str
     held: frozenset[int]
@@ -63,7 +63,7 @@ class Changes:
             yield Change(name, held, after)
 
     def done(self, change: Change) -> None:
-        """It was followed, but for what is held."""
+        """Records that a change was followed, except for the held versions."""
         before = self._known.get(change.model, {})
         after = {
             number: before.get(number, ()) if number in change.held else signature

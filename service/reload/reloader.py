@@ -16,10 +16,14 @@ from typing import Any, TypeVar
 
 from fused_mlp.kernels import KernelError
 from fused_mlp.models import ModelLoadError
+from fused_mlp.models.repository.repository import MAX_SILENCE_S
 from fused_mlp.service import _engine
+from fused_mlp.service.access import audit
 from fused_mlp.service.catalog.catalog import Catalog
-from fused_mlp.service.errors import ServiceError
+from fused_mlp.service.catalog.records import ServedVersion
+from fused_mlp.service.errors import ModelNotFound, ServiceError
 from fused_mlp.service.reload.changes import Change, Changes
+from fused_mlp.service.reload.retries import Retries
 from fused_mlp.service.settings.settings import Settings, SettingsError
 from fused_mlp.service.stores.mirror import Mirror
 from fused_mlp.service.stores.places import Places
@@ -27,9 +31,9 @@ from fused_mlp.service.stores.places import Places
 log = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
-_LEAST_PAUSE_S = 0.1
-MOST_SILENCE_S = 30.0  # of a store, at a start that can do without it
-MOST_SILENCE_AT_LOAD_S = 5.0  # clients give up after 10 s
+_MIN_PAUSE_S = 0.1
+RETRY_LOOK_S = 1.0
+MAX_SILENCE_AT_LOAD_S = 5.0  # clients give up after 10 s
 
 
 class Reloader:
@@ -48,12 +52,14 @@ class Reloader:
         self._first_fetches: dict[Mirror, asyncio.Future[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._watches = True  # if that is asked for
+        self._retries = Retries(catalog.failed)
         self._begun: set[Future[Any]] = set()  # on these threads
-        # Their threads are started when they are needed: loads are one at a time, beside fetching from each store.
-        self._low_priority, self._fetching = (
+        # Their threads are started when they are needed: loads are one at a time, beside fetching from each store and
+        # looking, which takes long where a share does not answer.
+        self._low_priority, self._fetching, self._looking = self._pools = [
             ThreadPoolExecutor(threads, name, initializer=_engine.lower_thread_priority)
-            for name, threads in (("reload", 1), ("fetch", len(places.mirrors) or 1))
-        )
+            for name, threads in (("reload", 1), ("fetch", len(places.mirrors) or 1), ("look", 1))
+        ]
 
     @property
     def on(self) -> bool:
@@ -69,42 +75,43 @@ class Reloader:
         self._places.recover()
 
     async def fetch_first(self) -> None:
-        """What was never fetched, before the catalog scans the repository. A store that does not move is not waited for
-        where another repository can be read."""
+        """Fetches stores for the first time, before the catalog scans them. Does not wait for a store that makes no
+        progress if another repository can be read."""
         for mirror in self._places.never_fetched:
             self._first_fetches[mirror] = asyncio.ensure_future(self._run(self._fetching, mirror.synchronise))
         waits = dict(self._first_fetches)
         while waits:
-            await asyncio.wait(waits.values(), timeout=_LEAST_PAUSE_S)
+            await asyncio.wait(waits.values(), timeout=_MIN_PAUSE_S)
             now = time.monotonic()
             waits = {mirror: fetch for mirror, fetch in waits.items() if not fetch.done()}
-            silent = [mirror for mirror in waits if now - mirror.progress_at > MOST_SILENCE_S]
+            silent = [mirror for mirror in waits if now - mirror.progress_at > MAX_SILENCE_S]
             others = await asyncio.to_thread(self._catalog.repository.look) if silent else {}
             for mirror in silent if others else ():
                 text = "%s has not answered for %g s: the start goes on without it"
-                log.error(text, mirror.shown, MOST_SILENCE_S)
+                log.error(text, mirror.shown, MAX_SILENCE_S)
                 del waits[mirror]
 
     def start(self) -> None:
         """Once all models are loaded; on the service's loop."""
+        self._tasks = [asyncio.ensure_future(self._keep_retrying())]
         if not self.on and not self._fetches:
             return
         loop = asyncio.get_running_loop()
         changes = Changes(
             self._catalog.repository, self._settings.reload_settle_s, self._catalog.served_versions
         )
-        self._tasks = [loop.create_task(self._keep_following(changes))]
+        self._tasks.append(loop.create_task(self._keep_following(changes)))
         self._tasks += [loop.create_task(self._keep_fetching(mirror)) for mirror in self._fetches]
         if self._settings.reload == "watch":
             self._tasks.append(loop.create_task(self._keep_watching()))
 
     def ask(self) -> None:
-        """To have the repository looked at now."""
+        """Has the repository read now."""
         for event in (self._look, *self._fetches.values()):
             event.set()
 
     async def stop(self) -> None:
-        """No load begins any more; one that has begun goes on."""
+        """Starts no further load; one that runs goes on."""
         tasks = [*self._tasks, *self._first_fetches.values(), *self._awaited.values()]
         for task in tasks:
             task.cancel()
@@ -113,26 +120,26 @@ class Reloader:
                 await task
         self._tasks.clear()
         self._places.stop()
-        for pool in (self._low_priority, self._fetching):
+        for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def ended(self, most_wait_s: float) -> bool:
-        """Whether no load goes on, after a wait for it."""
-        return not (await asyncio.to_thread(wait, self._begun, most_wait_s)).not_done
+    async def ended(self, max_wait_s: float) -> bool:
+        """Waits for running loads. Returns whether all have ended."""
+        return not (await asyncio.to_thread(wait, self._begun, max_wait_s)).not_done
 
     def close(self) -> None:
         """Waits for a load that has begun."""
         self._places.stop()
-        self._low_priority.shutdown(cancel_futures=True)
-        self._fetching.shutdown(cancel_futures=True)
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
 
     async def run(self, load: Callable[..., _Answer], *arguments: object) -> _Answer:
         """A change that loads versions, on the thread of low priority."""
         return await self._run(self._low_priority, load, *arguments)
 
     async def fetch(self, model: str) -> str:
-        """What the stores that may have the model hold now, before it is loaded. Returns why one could not be read, or
-        nothing. Raises ModelLoadError for what is no name."""
+        """Fetches a model from the stores that may have it, before it is loaded. Returns why a store could not be read,
+        else an empty text. Raises ModelLoadError for an invalid name."""
         mirrors = await asyncio.to_thread(self._places.mirrors_of, model)
         if not self._tasks:  # the start fetches, or the end has begun
             return ""
@@ -144,10 +151,10 @@ class Reloader:
         for mirror, fetched in waits.items():
             while not fetched.done():
                 silent_s = time.monotonic() - max(began, mirror.progress_at)
-                if silent_s > MOST_SILENCE_AT_LOAD_S:
+                if silent_s > MAX_SILENCE_AT_LOAD_S:
                     problems.append(f"{mirror.shown} has not answered for {silent_s:.0f} s")
                     break
-                await asyncio.wait([fetched], timeout=_LEAST_PAUSE_S)
+                await asyncio.wait([fetched], timeout=_MIN_PAUSE_S)
             if fetched.done() and mirror.unread:
                 problems.append(f"{mirror.shown}: {mirror.unread}")
         if problems:
@@ -173,7 +180,7 @@ class Reloader:
                 if awaited is not None and not awaited.done():
                     awaited.set_result(None)
             fetch = None
-            self._tell_problems()
+            self._report_problems()
             if follows:
                 self._look.set()
             follows = self.on or (follows and bool(mirror.problems))
@@ -187,14 +194,23 @@ class Reloader:
         while True:
             await _wait(self._look, self._pause_s(changes))
             try:
-                found = await asyncio.to_thread(lambda: list(changes.find()))
-                self._tell_problems()
+                found = await self._find(changes)
+                self._report_problems()
                 for change in found:
                     await self._follow(changes, change)
             except Exception:
-                log.exception("the repository could not be looked at")
+                log.exception("the repository could not be read")
 
-    def _tell_problems(self) -> None:
+    async def _find(self, changes: Changes) -> list[Change]:
+        """Logs a share that does not answer: until it does, no version is loaded and no other problem is found."""
+        look = asyncio.ensure_future(self._run(self._looking, lambda: list(changes.find())))
+        if not (await asyncio.wait([look], timeout=MAX_SILENCE_S + _MIN_PAUSE_S))[0]:
+            self._report_problems()
+            for problem in (problem for problems in self._problems for problem in problems):
+                log.error("%s: new versions are not loaded until it does; what is served stays", problem)
+        return await look
+
+    def _report_problems(self) -> None:
         problems = [part.problems for part in self._catalog.repository.parts]
         if problems != self._problems:
             self._problems = problems
@@ -208,19 +224,38 @@ class Reloader:
         polls |= self.on and any(self._problems)
         pause = self._settings.reload_interval_s if polls else None
         if changes.waiting:
-            soon = max(self._settings.reload_settle_s / 4, _LEAST_PAUSE_S)
+            soon = max(self._settings.reload_settle_s / 4, _MIN_PAUSE_S)
             return soon if pause is None else min(pause, soon)
         return pause
 
     async def _follow(self, changes: Changes, change: Change) -> None:
-        try:
-            await self.run(self._catalog.refresh, change.model, change.held)
-        except (ModelLoadError, KernelError, ServiceError) as error:
-            log.error("%s is served on as it was: %s", change.model, error)
+        await self._apply(change.model, partial(self._catalog.refresh, change.model, change.held))
         changes.done(change)
 
+    async def _apply(self, model: str, load: Callable[[], None]) -> None:
+        """An error of one model does not stop the others."""
+        before = self._served(model)
+        try:
+            await self.run(load)
+        except (ModelLoadError, KernelError, ServiceError) as error:
+            log.error("%s: keeping the current version: %s", model, error)
+        except Exception as error:
+            log.exception("%s: keeping the current version: %s", model, error)
+        _record_changes(model, before, self._served(model))
+
+    async def _keep_retrying(self) -> None:
+        while True:
+            await asyncio.sleep(RETRY_LOOK_S)
+            for model in self._retries.due():
+                await self._apply(model, partial(self._catalog.retry, model))
+
+    def _served(self, model: str) -> dict[int, ServedVersion]:
+        with suppress(ModelNotFound):
+            return {v.version: v for v in self._catalog.get(model).versions}
+        return {}
+
     async def _keep_watching(self) -> None:
-        """Polls where the system does not let it watch: all its watches are taken, or a file system has none."""
+        """Polls if the system cannot watch: all its watches are in use, or a file system has none."""
         try:
             while True:
                 self._watch_again.clear()
@@ -247,9 +282,19 @@ class Reloader:
             looked = True
 
 
-async def _wait(event: asyncio.Event, most_s: float | None) -> None:
+def _record_changes(model: str, before: dict[int, ServedVersion], after: dict[int, ServedVersion]) -> None:
+    for number in sorted(before.keys() - after.keys()):
+        audit.record("retire", model=model, version=number)
+    for number, new in after.items():
+        old = before.get(number)
+        if old is None or (old.state, old.signature) != (new.state, new.signature):
+            result = "OK" if new.answers else "UNAVAILABLE"
+            audit.record("load", model=model, version=number, result=result, error=new.reason)
+
+
+async def _wait(event: asyncio.Event, max_s: float | None) -> None:
     # asyncio.wait_for would lose a cancellation that comes as the event is set, in Python 3.11.
     with suppress(TimeoutError):
-        async with asyncio.timeout(most_s):
+        async with asyncio.timeout(max_s):
             await event.wait()
     event.clear()

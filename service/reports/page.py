@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report as one HTML page: no script, nothing from outside, light or dark as the reader's system is."""
+"""A report as one HTML page: no script, no external resources, light or dark as the reader's system is."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def name(variant: str, words: str = "") -> str:
 
 
 def key(colours: Mapping[str, str]) -> str:
-    """A legend: what each colour of the style stands for."""
+    """A legend: the meaning of each colour of the style."""
     entries = (
         f"<span class='{colour}' style='--own:var(--{colour})'>{escape(words)}</span>"
         for colour, words in colours.items()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the figures of a report come from: when, on which machine, with which version, by which command. Needs no
-kernel: `fused-mlp ab` runs where only the client is installed."""
+"""The origin of the figures in a report: date, machine, version and command. Needs no kernel: `fused-mlp ab` also runs
+where only the client is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def provenance() -> dict[str, str]:
-    """Of this process, now."""
+    """The provenance of this process, now."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),

@@ -16,7 +16,7 @@ _MANTISSAS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,))
 
 
 def drawing(width: float, height: float, body: str, title: str, alone: bool = False) -> str:
-    """`alone`: a file of its own, with its own style and background."""
+    """`alone`: a separate file, with its own style and background."""
     head = f"<style>{style_sheet()}</style><rect width='100%' height='100%' fill='var(--paper)'/>"
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:g} {height:g}' role='img' "

@@ -26,5 +26,5 @@ def plain_table(*columns: str, left: Collection[str] = ()) -> Table:
 
 
 def note_lines(notes: Iterable[str]) -> list[Text]:
-    """What limits the meaning of the figures above."""
+    """Prints the limits of the figures above."""
     return [Text(f"note: {note}", "yellow") for note in notes]

@@ -4,9 +4,13 @@ in docs/operations/settings.md."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -20,8 +24,8 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 class SettingDoc:
     name: str
     group: str
-    default: str  # empty if the description says what happens without a value
-    values: str  # `a|b`, or what kind of value it takes
+    default: str  # empty if the description has the default
+    values: str  # `a|b`, or the kind of value
     description: str
 
     @property
@@ -35,7 +39,7 @@ class SettingDoc:
 
 def setting_docs(record: type[Settings | Limits] = Settings) -> Iterator[SettingDoc]:
     """Every setting in order, with the heading it stands under; or every field of the limits."""
-    group = ""
+    group, texts = "", _texts(record)
     for name, field in record.model_fields.items():
         group = GROUPS.get(name, group)
         yield SettingDoc(
@@ -43,8 +47,26 @@ def setting_docs(record: type[Settings | Limits] = Settings) -> Iterator[Setting
             group=group,
             default=_default(field.default),
             values=_values(field.annotation),
-            description=field.description or "",
+            description=texts.get(name, ""),
         )
+
+
+def _texts(record: type[Settings | Limits]) -> dict[str, str]:
+    """The text below each field, read from the source; none where only compiled files are installed. (pydantic's own
+    reader of these texts slows every start down.)"""
+    try:
+        (tree,) = ast.parse(dedent(inspect.getsource(record))).body
+    except OSError:
+        return {}
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }
 
 
 def _default(value: object) -> str:

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All settings of the service, in one frozen record read from FUSED_MLP_* variables. The descriptions here are the
-source of `fused-mlp serve --help` and of the tables in docs/operations/settings.md."""
+"""All settings of the service, in one frozen record; environment.py reads it from FUSED_MLP_* variables. The
+descriptions are the source of `fused-mlp serve --help` and of the tables in docs/operations/settings.md."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-from collections.abc import Mapping
-from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,28 +17,22 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from fused_mlp.kernels import cores
-from fused_mlp.models.quantization import Precision
-from fused_mlp.models.repository import check_name
+from fused_mlp.models.repository.repository import check_name
+from fused_mlp.models.weights.tables import Mode
 from fused_mlp.service.errors import InvalidInput
-from fused_mlp.service.settings.arms import Ratio
+from fused_mlp.service.policy.fields import Ratio
+from fused_mlp.service.policy.file import FILE_NAME
+from fused_mlp.service.policy.policies import Policies
+from fused_mlp.service.policy.policy import ALL_MODELS, Policy
 from fused_mlp.service.settings.limits import Limits, read_json
-from fused_mlp.service.settings.old_names import OLD_NAMES, replace_old_names
-from fused_mlp.service.settings.policy import ALL_MODELS, Policy
-from fused_mlp.service.variant import Variant
+from fused_mlp.variant import Variant
 
 ENV_PREFIX = "FUSED_MLP_"
-# Variables that the client commands and the kernels read.
-_OTHER_VARIABLES = (*(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "LIBCUDA")), cores.VARIABLE)
-# What Kubernetes sets for each Service of the namespace: one named fused-mlp-metrics makes FUSED_MLP_METRICS_PORT.
-_SERVICE_LINK = re.compile(
-    rf"{ENV_PREFIX}(\w+_)?((SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_[A-Z]+(_(ADDR|PORT|PROTO))?)=|PORT=[a-z]+://)"
-)
 DEMO_REPOSITORY = Path(__file__).resolve().parents[2] / "models" / "demo"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -48,7 +40,7 @@ Count = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 class SettingsError(Exception):
-    """A setting has a value that cannot be used. The text is one readable line."""
+    """A setting has an unusable value. The text is one line."""
 
 
 # The headings of --help and of the tables, by the field each begins with.
@@ -62,188 +54,140 @@ GROUPS = {
 
 
 class CallerFiles(BaseModel):
-    """One caller per line: service/access/callers.py. None: every caller is allowed."""
+    """One caller per line: service/access/callers.py; or the file of FUSED_MLP_KEYS. None: every caller is allowed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    admin: Path | None = Field(default=None, description="who may use the admin port, load and unload")
-    metrics: Path | None = Field(default=None, description="who may read the metrics port")
+    admin: Path | None = None
+    """who may use the admin port, load and unload"""
+    metrics: Path | None = None
+    """who may read the metrics port"""
 
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # Where it listens
-    host: str = Field("127.0.0.1", description="address of the gRPC port and of the REST port")
-    grpc_port: Port = Field(8001, description="gRPC port; 0 picks a free one and prints it")
-    rest_port: Port | Literal["off"] = Field(
-        8000,
-        description="native front: port of REST (the Open Inference Protocol over HTTP), on the same address; 0 picks "
-        "a free one; off: none; docs/clients/rest.md",
-    )
-    cors_origins: str = Field(
-        "",
-        description="origins whose pages may call the REST port from a browser, separated by commas, such as "
-        "https://a.example; * for all; default: none",
-    )
-    metrics_host: str = Field("127.0.0.1", description="address of the metrics port")
-    metrics_port: Port = Field(
-        8002,
-        description="port of the live page, /metrics, /status.json, /healthz and /readyz; 0 picks a free one",
-    )
-    admin_host: str = Field("127.0.0.1", description="address of the admin port")
-    admin_port: Port = Field(
-        0, description="port of the admin service, which changes policies and versions at run time; 0: off"
-    )
-    front: Literal["auto", "native", "python"] = Field(
-        "auto",
-        description="what speaks gRPC: native (C++) or python (grpc.aio); auto takes native where it was built",
-    )
-    loops: int | None = Field(
-        None, ge=1, le=256, description="native front: event-loop threads; default: one per usable core"
-    )
-    tls_certificate: Path | None = Field(
-        None,
-        description="PEM certificate chain; when set, the gRPC, REST and admin ports are served over TLS",
-    )
-    tls_key: Path | None = Field(None, description="PEM private key of the certificate")
-    tls_client_ca: Path | None = Field(
-        None,
-        description="PEM authorities; when set, a client must have a certificate that one of them signed",
-    )
-    tls_crl: Path | None = Field(
-        None,
-        description="native front: PEM revocation lists of those authorities; all must be listed and current",
-    )
-    callers: CallerFiles = Field(
-        CallerFiles(),
-        description="files that list the callers of the admin port, of load and unload, and of the metrics port, "
-        'as JSON: {"admin": "/etc/fused-mlp/admin", "metrics": "/etc/fused-mlp/metrics"}; docs/operations/tls.md',
-    )
-    metrics_tls: bool = Field(False, description="serve the metrics port over TLS, with the same certificate")
+    host: str = "127.0.0.1"
+    """address of the gRPC port and of the REST port"""
+    grpc_port: Port = 8001
+    """gRPC port; 0 picks a free one and prints it"""
+    rest_port: Port | Literal["off"] = 8000
+    """native front: port of REST (the Open Inference Protocol over HTTP), on the same address; 0 picks a free one; off:
+    none; docs/clients/rest.md"""
+    cors_origins: str = ""
+    """origins whose pages may call the REST port from a browser, separated by commas, such as https://a.example; * for
+    all; default: none"""
+    metrics_host: str = "127.0.0.1"
+    """address of the metrics port"""
+    metrics_port: Port = 8002
+    """port of the live page, /metrics, /status.json, /healthz and /readyz; 0 picks a free one"""
+    admin_host: str = "127.0.0.1"
+    """address of the admin port"""
+    admin_port: Port = 0
+    """port of the admin service, which changes policies and versions at run time; 0: off"""
+    front: Literal["auto", "native", "python"] = "auto"
+    """what speaks gRPC: native (C++) or python (grpc.aio); auto takes native where it was built"""
+    loops: Annotated[int, Field(ge=1, le=256)] | None = None
+    """native front: event-loop threads; default: one per usable core"""
+    tls_certificate: Path | None = None
+    """PEM certificate chain; when set, the gRPC, REST and admin ports are served over TLS"""
+    tls_key: Path | None = None
+    """PEM private key of the certificate"""
+    tls_client_ca: Path | None = None
+    """PEM authorities; when set, a client must have a certificate that one of them signed"""
+    tls_crl: Path | None = None
+    """native front: PEM revocation lists of those authorities; all must be listed and current"""
+    callers: CallerFiles = CallerFiles()
+    """files that list the callers of the admin port, of load and unload, and of the metrics port, as JSON: {"admin":
+    "/etc/fused-mlp/admin", "metrics": "/etc/fused-mlp/metrics"}; docs/operations/tls.md"""
+    keys: Path | None = None
+    """file of callers with hashed keys, permissions and quotas; when set, every prediction and every look at a model
+    needs a caller of the file; fused-mlp keys writes it; docs/operations/callers.md"""
+    allowed_hosts: str = ""
+    """public names under which the REST port and the metrics port are called without TLS or keys, separated by commas,
+    such as models.example.org or *.example.org; * for all; docs/operations/callers.md"""
+    metrics_tls: bool = False
+    """serve the metrics port over TLS, with the same certificate"""
 
     # What it serves, and how
-    model_repository: Annotated[str, BeforeValidator(os.fspath)] = Field(
-        str(DEMO_REPOSITORY),
-        min_length=1,
-        description="folder, or URL such as s3://bucket/models, of <model>/<version>/ with model.json and "
-        "model.safetensors; several are separated by commas; docs/operations/reload.md",
-    )
-    model_name: str | None = Field(
-        None,
-        description="name of the model, if its files are directly in the repository; default: the folder's name",
-    )
-    repository_cache: Path | None = Field(
-        None,
-        description="folder that keeps what is fetched from URLs; default: ~/.cache/fused-mlp/repositories",
-    )
-    load: Literal["eager", "lazy"] = Field(
-        "eager", description="eager: load all models at the start; lazy: each with the first request for it"
-    )
-    max_loaded_bytes: int | None = Field(
-        None,
-        ge=1,
-        description="with lazy loading: most bytes of kernels at once; the least recently used versions are unloaded "
-        "to make room; default: no limit",
-    )
-    reload: str = Field(
-        "off",
-        description="follow changes in the repository: off, signal (SIGHUP), poll (every 10 s), poll:60, or watch "
-        "(inotify); docs/operations/reload.md",
-    )
-    reload_settle_s: float = Field(
-        5.0,
-        ge=0,
-        le=3600,
-        description="a new version without a hash of its weights is loaded once its files are unchanged for this long",
-    )
-    device: str = Field(
-        "auto",
-        description="where kernels run: auto, cpu, cuda (of several GPUs each model is on the one with the most free "
-        "memory), cuda:1, or cuda:all (each model on every GPU)",
-    )
-    backend: str = Field(
-        "auto", description="name of the fused kernel; auto takes the best that passes its check"
-    )
-    tf32: bool = Field(
-        False,
-        description="on a GPU, multiply float32 models in TF32: faster, 10 bits of mantissa instead of 23",
-    )
-    precision: Precision = Field(
-        "float32",
-        description="keep the weights of float32 models in bfloat16 or int8, except of layers where that changes a "
-        "row's outputs by more than 5 %; per model in FUSED_MLP_POLICY",
-    )
-    threads: int | None = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="threads of one kernel call; default: one per usable core (affinity, CPU quota, FUSED_MLP_CORES)",
-    )
+    model_repository: Annotated[str, BeforeValidator(os.fspath), Field(min_length=1)] = str(DEMO_REPOSITORY)
+    """folder, or URL such as s3://bucket/models, of <model>/<version>/ with model.json and model.safetensors; several
+    are separated by commas; docs/operations/reload.md"""
+    model_name: str | None = None
+    """name of the model, if its files are directly in the repository; default: the folder's name"""
+    repository_cache: Path | None = None
+    """folder that keeps what is fetched from URLs; default: ~/.cache/fused-mlp/repositories"""
+    load: Literal["eager", "lazy"] = "eager"
+    """eager: load all models at the start; lazy: each with the first request for it"""
+    max_loaded_bytes: Annotated[int, Field(ge=1)] | None = None
+    """with lazy loading: most bytes of kernels at once; the least recently used versions are unloaded to make room;
+    default: no limit"""
+    reload: str = "off"
+    """follow changes in the repository: off, signal (SIGHUP), poll (every 10 s), poll:60, or watch (inotify);
+    docs/operations/reload.md"""
+    reload_settle_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    """a new version without a hash of its weights is loaded once its files are unchanged for this long"""
+    device: str = "auto"
+    """where kernels run: auto, cpu, cuda (of several GPUs each model is on the one with the most free memory), cuda:1,
+    or cuda:all (each model on every GPU)"""
+    backend: str = "auto"
+    """name of the fused kernel; auto takes the best that passes its check"""
+    tf32: bool = False
+    """on a GPU, multiply float32 models in TF32: faster, 10 bits of mantissa instead of 23"""
+    tables: Mode = "map"
+    """large embedding tables: map reads rows from the file as they are used, load reads all of a table into huge pages
+    when its version is loaded"""
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """threads of one kernel call; default: one per usable core (affinity, CPU quota, FUSED_MLP_CORES)"""
 
     # Which variant answers
-    variant: Variant = Field(
-        "fused",
-        description="which variant answers requests: fused, or unfused (eager PyTorch layers, to compare with)",
-    )
-    split: Ratio = Field(0.0, description="share of requests that the other variant answers, from 0 to 1")
-    allow_override: bool = Field(False, description="let a request name its variant")
-    shadow: Ratio = Field(
-        0.0,
-        description="share of batches that are run again on the other variant, after they were answered, to compare "
-        "the outputs",
-    )
-    policy: dict[str, Policy] = Field(
-        {},
-        description='the four above, and more, by model or for all ("*"), as JSON: {"digits": '
-        '{"variant": "unfused", "split": 0.1}, "*": {"on_mismatch": "unfused"}}; docs/ab/index.md lists the fields',
-    )
+    variant: Variant = "fused"
+    """which variant answers requests: fused, or unfused (eager PyTorch layers, to compare with)"""
+    split: Ratio = 0.0
+    """share of requests that the other variant answers, from 0 to 1"""
+    allow_override: bool = False
+    """let a request name its variant"""
+    shadow: Ratio = 0.0
+    """share of batches that are run again on the other variant, after they were answered, to compare the outputs"""
+    policy: dict[str, Policy] = {}
+    """the four above, precision and more, by model or for all ("*"), as JSON: {"digits": {"variant": "unfused",
+    "split": 0.1}, "*": {"on_mismatch": "unfused"}}; docs/ab/index.md lists the fields"""
 
-    policy_file: Path | None = Field(
-        None,
-        description="file that keeps policies changed at run time; the server reads it again when it changes; "
-        "default: policy.json in the model repository, or in the cache of a URL",
-    )
+    policy_file: Path | None = None
+    """file that keeps policies changed at run time; the server reads it again when it changes; default: policy.json in
+    the model repository, or in the cache of a URL"""
 
     # Batching and limits
-    max_batch_rows: Count = Field(
-        256, description="most rows in one batch; a larger request is a batch of its own"
-    )
-    max_wait_us: int = Field(
-        0,
-        ge=0,
-        le=10_000_000,
-        description="how long the first request of a batch may wait for others to join it",
-    )
-    queue_rows: Count = Field(
-        8192, description="rows that may wait for each version and variant of a model; more are refused"
-    )
-    limits: Limits = Field(
-        Limits(),
-        description="limits of requests, connections, frames and timeouts, as JSON: "
-        '{"max_connections": 5000, "idle_timeout_s": 300}; docs/operations/settings.md lists the fields',
-    )
-    drain_delay_s: float = Field(
-        0.0,
-        ge=0,
-        le=3600,
-        description="on SIGTERM, how long to go on serving while health says NOT_SERVING, so that balancers stop "
-        "sending first; about 5 on Kubernetes",
-    )
-    drain_timeout_s: float = Field(
-        15.0,
-        ge=0,
-        le=3600,
-        description="after that delay, how long accepted requests may take before the exit",
-    )
+    max_batch_rows: Count = 256
+    """most rows in one batch; a larger request is a batch of its own"""
+    max_wait_us: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """how long the first request of a batch may wait for others to join it"""
+    queue_rows: Count = 8192
+    """rows that may wait for each version and variant of a model; more are refused"""
+    target_queue_ms: Annotated[int, Field(ge=0, le=3_600_000)] = 200
+    """how long a request without a deadline may wait; what would wait longer is refused; 0: no limit but
+    FUSED_MLP_QUEUE_ROWS"""
+    limits: Limits = Limits()
+    """limits of requests, connections, frames and timeouts, as JSON: {"max_connections": 5000, "idle_timeout_s": 300};
+    docs/operations/settings.md lists the fields"""
+    drain_delay_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    """on SIGTERM, how long to go on serving while health says NOT_SERVING, so that balancers stop sending first; about
+    5 on Kubernetes"""
+    drain_timeout_s: Annotated[float, Field(ge=0, le=3600)] = 15.0
+    """after that delay, how long accepted requests may take before the exit"""
 
     # Operation
-    allow_load: bool = Field(False, description="let clients load and unload models over gRPC")
-    reflection: bool = Field(True, description="serve gRPC reflection")
-    log_format: Literal["text", "json"] = Field("text", description="text for people, json for machines")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="lines below this level are not logged"
-    )
+    allow_load: bool = False
+    """let clients load and unload models over gRPC"""
+    reflection: bool = True
+    """serve gRPC reflection"""
+    audit_log: Path | None = None
+    """file to which a line of JSON is appended for every administrative action; docs/operations/security.md"""
+    log_format: Literal["text", "json"] = "text"
+    """text for people, json for machines"""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """lines below this level are not logged"""
 
     _warnings: tuple[str, ...] = PrivateAttr(())
 
@@ -263,7 +207,7 @@ class Settings(BaseModel):
 
     @property
     def reload_interval_s(self) -> float:
-        """Of polling."""
+        """The interval of polling."""
         return float(self.reload.partition(":")[2] or 10)
 
     @field_validator("policy", "limits", "callers", mode="before")
@@ -273,7 +217,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
-        """A certificate without its key, or the reverse, must not end in plain text."""
+        """A certificate without its key must not start a server without TLS."""
         if (self.tls_certificate is None) != (self.tls_key is None):
             given, missing = (
                 ("TLS_KEY", "TLS_CERTIFICATE") if self.tls_key else ("TLS_CERTIFICATE", "TLS_KEY")
@@ -285,15 +229,14 @@ class Settings(BaseModel):
                 "only TLS can ask clients for a certificate"
             )
         if self.tls_crl is not None and self.tls_client_ca is None:
-            raise ValueError(
-                f"{ENV_PREFIX}TLS_CRL is set without {ENV_PREFIX}TLS_CLIENT_CA, whose list it is"
-            )
+            raise ValueError(f"{ENV_PREFIX}TLS_CRL requires {ENV_PREFIX}TLS_CLIENT_CA")
         if self.metrics_tls and self.tls_certificate is None:
             raise ValueError(
                 f"{ENV_PREFIX}METRICS_TLS is set without {ENV_PREFIX}TLS_CERTIFICATE and _TLS_KEY"
             )
         for name in _TLS_FILES:
             _check_readable(name, getattr(self, name))
+        _check_readable("keys", self.keys)
         for name in CallerFiles.model_fields:
             _check_readable(f"callers.{name}", getattr(self.callers, name))
         return self
@@ -323,28 +266,28 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_policies(self) -> Self:
-        """Those for all models and the settings of single fields beside what is said of a model by its name."""
+        """Checks each model's policy together with the defaults that it inherits."""
         for name in (ALL_MODELS, *self.policy):
             try:
-                self.policy_of(name)
+                self.policies.of(name)
             except InvalidInput as error:
                 raise ValueError(f"{ENV_PREFIX}POLICY.{name}: {error}") from None
         return self
 
     @model_validator(mode="after")
     def _check_callers(self) -> Self:
-        """Access to a port alone must not allow administration."""
-        if self.callers.admin is not None:
+        """A caller who can only reach a port must not be able to administer the server."""
+        if self.callers.admin is not None or self.keys is not None:
             return self
         if self.admin_port and not is_loopback(self.admin_host):
             raise ValueError(
                 f"{ENV_PREFIX}ADMIN_HOST={self.admin_host}: other machines can reach the admin port there; "
-                f"say who may use it in {ENV_PREFIX}CALLERS, or take 127.0.0.1"
+                f"say who may use it in {ENV_PREFIX}KEYS or in {ENV_PREFIX}CALLERS, or use 127.0.0.1"
             )
         if self.allow_load and not is_loopback(self.host):
             raise ValueError(
                 f"{ENV_PREFIX}ALLOW_LOAD=1: other machines can reach {self.host}, and could load and unload models; "
-                f"say who may in {ENV_PREFIX}CALLERS"
+                f"say who may in {ENV_PREFIX}KEYS or in {ENV_PREFIX}CALLERS"
             )
         return self
 
@@ -357,21 +300,22 @@ class Settings(BaseModel):
         return [path for name in _TLS_FILES if (path := getattr(self, name)) is not None]
 
     @property
-    def default_policy(self) -> Policy:
-        """The policy of models that FUSED_MLP_POLICY does not name."""
-        policy = Policy(
-            variant=self.variant,
-            split=self.split,
-            allow_override=self.allow_override,
-            shadow=self.shadow,
-            precision=self.precision,
+    def policies(self) -> Policies:
+        """The policies of the settings, without later changes."""
+        base = Policy(
+            variant=self.variant, split=self.split, allow_override=self.allow_override, shadow=self.shadow
         )
-        return self.policy_of(ALL_MODELS, policy)
+        return Policies(base, self.policy)
 
-    def policy_of(self, model: str, default: Policy | None = None) -> Policy:
-        named = self.policy.get(model)
-        default = default or self.default_policy
-        return default.changed(named.given()) if named else default
+    def policy_path(self, root: Path) -> Path | None:
+        """The policy file: in the first repository, or beside its folder `root` if that mirrors a store. None for the
+        demo, which is part of the package."""
+        if self.policy_file is not None:
+            return self.policy_file
+        place = self.repositories[0]
+        if "://" in place:
+            return root.with_name(f"{root.name}.{FILE_NAME}")
+        return None if place == str(DEMO_REPOSITORY) else Path(place) / FILE_NAME
 
     @property
     def event_loops(self) -> int:
@@ -380,13 +324,13 @@ class Settings(BaseModel):
 
     @property
     def engine_workers(self) -> int:
-        """The threads that run what an event loop leaves to them: batches of more than about 100 us, and Python. At
-        least two: one batch is formed and answered while the other computes."""
+        """Threads for batches of more than about 100 us, and for Python. At least two: one batch is formed and answered
+        while another computes."""
         return max(2, cores.usable_cores())
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Lines for the log: old names that were used, and variables that nothing reads."""
+        """Log lines about variables that the server ignores."""
         return self._warnings
 
 
@@ -401,8 +345,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_readable(name: str, path: Path | None) -> None:
-    """Before models are loaded, which takes longer. The front checks the contents."""
-    if path is not None and not os.access(path, os.R_OK):  # not opened: a pipe can be read only once
+    """Fails before models are loaded, which takes longer. The front checks the contents."""
+    if path is not None and not os.access(path, os.R_OK):  # access(), because a pipe can be read only once
         what = errno.EACCES if path.exists() else errno.ENOENT
         raise ValueError(f"{ENV_PREFIX}{name.upper()}={str(path)!r}: {os.strerror(what)}")
 
@@ -410,101 +354,3 @@ def _check_readable(name: str, path: Path | None) -> None:
 def join_address(host: str, port: int) -> str:
     """`host:port`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def load_settings(**overrides: object) -> Settings:
-    """Read the environment; `overrides` (from the command line) win, field by field in JSON settings. Raises
-    SettingsError in one line."""
-    known = {*Settings.model_fields, *OLD_NAMES}
-    # An empty variable counts as not set: compose files and manifests write those.
-    variables = {name: text for name, text in _variables(os.environ).items() if text and name in known}
-    from_environment = replace_old_names(variables, options=False)
-    from_options = replace_old_names({k: v for k, v in overrides.items() if v is not None}, options=True)
-    values = from_environment.values | from_options.values
-    for name in _JSON_RECORDS:
-        variable, option = from_environment.json(name), from_options.json(name)
-        if variable and option:
-            values[name] = _merged(variable, option)
-    try:
-        settings = Settings.model_validate(values)
-    except ValidationError as error:
-        old_spellings = from_environment.old_spellings | from_options.old_spellings
-        raise SettingsError("; ".join(_problems(error, old_spellings))) from None
-    settings._warnings = (
-        *_hidden_by_links(os.environ),
-        *unknown_variables(os.environ),
-        *from_environment.warnings,
-        *from_options.warnings,
-    )
-    return settings
-
-
-def _variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables with our prefix, in any case, by the name of the setting."""
-    ours = {
-        name.upper(): text
-        for name, text in environ.items()
-        if name.upper().startswith(ENV_PREFIX) and not _SERVICE_LINK.match(f"{name}={text}")
-    }
-    return {name.removeprefix(ENV_PREFIX).lower(): text for name, text in ours.items()}
-
-
-def _hidden_by_links(environ: Mapping[str, str]) -> list[str]:
-    return [
-        f"{name}={text} is ignored: Kubernetes made it of a Service, it is no setting; enableServiceLinks: false in "
-        "the pod's spec keeps such variables away"
-        for name, text in environ.items()
-        if _SERVICE_LINK.match(f"{name}={text}")
-        and name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
-    ]
-
-
-_JSON_RECORDS: dict[str, type[BaseModel]] = {"policy": Policy, "limits": Limits, "callers": CallerFiles}
-
-
-def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Both, with the fields of `second` in place of those of the same name, at any depth."""
-    nested = {
-        name: _merged(first[name], value)
-        for name, value in second.items()
-        if isinstance(value, dict) and isinstance(first.get(name), dict)
-    }
-    return first | second | nested
-
-
-def _problems(error: ValidationError, old_spellings: Mapping[str, str]) -> list[str]:
-    """One text for each value that cannot be used."""
-    problems = []
-    for item in error.errors():
-        text = item["msg"].removeprefix("Value error, ")
-        if not item["loc"]:  # concerns several settings: the text names them
-            problems.append(text)
-            continue
-        setting, *inside = map(str, item["loc"])  # names inside JSON stay as they were written
-        name = ".".join([ENV_PREFIX + setting.upper(), *inside])
-        name = old_spellings.get(".".join([setting, *inside]), name)
-        if item["type"] == "extra_forbidden":
-            record = _JSON_RECORDS.get(setting, Settings)
-            text = f"unknown; expected one of {', '.join(record.model_fields)}"
-        separator = " " if name.startswith("--") else "="
-        problems.append(f"{name}{separator}{item['input']!r}: {text[:1].lower() + text[1:]}")
-    return problems
-
-
-def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Variables with our prefix that nothing reads, each as a line that names the nearest one that exists."""
-    known = [ENV_PREFIX + name.upper() for name in Settings.model_fields]
-    old = [ENV_PREFIX + name.upper() for name in OLD_NAMES]
-    lines = []
-    for name in sorted(environ):
-        if not name.startswith(ENV_PREFIX) or name in (*known, *old) or name.startswith(_OTHER_VARIABLES):
-            continue
-        if _SERVICE_LINK.match(f"{name}={environ[name]}"):
-            continue
-        field = name.removeprefix(ENV_PREFIX).lower()
-        close = get_close_matches(name, known, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        if field in Limits.model_fields:
-            hint = f"; {field} is a field of {ENV_PREFIX}LIMITS"
-        lines.append(f"{name} is not a setting{hint}")
-    return lines

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that holds what a store does, version by version: each is fetched beside its place, checked, and renamed
-into it. What is in the folder stays when the store cannot be reached. Several servers may share the folder: each
-fetches beside the others, and one at a time changes what is in place. Runs on a thread that may wait."""
+"""A folder that mirrors a store, version by version: each version is fetched beside its place, checked, and renamed
+into it. The folder keeps its contents when the store is unreachable. Several servers may share the folder: they fetch
+side by side, and one at a time changes the contents. Runs on a thread that may block."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import IO, Any
 
 from fused_mlp.models import ModelLoadError
-from fused_mlp.models.checksums import SUM_SUFFIX, check_sum
-from fused_mlp.models.repository import VERSION
-from fused_mlp.models.version_directory import JSON_NAME, inspect_version
+from fused_mlp.models.repository.checksums import SUM_SUFFIX, check_sum
+from fused_mlp.models.repository.repository import VERSION
+from fused_mlp.models.repository.version_directory import JSON_NAME, inspect_version
 from fused_mlp.service.stores.listing import RemoteFile, Version, list_versions, open_store
 
 log = logging.getLogger(__name__)
 
-SOURCE_NAME = ".source.json"  # what a version was fetched from
+SOURCE_NAME = ".source.json"  # the source of a version
 DRAFT, OLD = ".draft", ".old"
 CHUNK_BYTES = 1 << 20
-TELL_EVERY_S = 5.0
+LOG_EVERY_S = 5.0
 LOCK_NAME, LOCK_POLL_S = ".lock", 0.02
-MOST_LOCKED_S = 10.0  # by another server: it renames and removes, and waits for no store meanwhile
+MAX_LOCKED_S = 10.0  # by another server, which renames and removes under the lock but never waits for a store
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 300.0
 
@@ -40,7 +40,7 @@ Key = tuple[str, int]
 
 
 def without_password(urls: str) -> str:
-    """As people and logs may see them."""
+    """For people and logs: without a password."""
     return re.sub(r"//[^/@,]*@", "//", urls)
 
 
@@ -48,58 +48,51 @@ class Mirror:
     """`single`: the name of a model whose files may lie at the root of the store."""
 
     def __init__(
-        self,
-        url: str,
-        cache: Path,
-        *,
-        single: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, url: str, cache: Path, *, single: str | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._url = url
         self.shown = without_password(url)
         self.folder = cache / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
         self._single = single
         self._clock = clock
-        # By version, or None for the store itself: failures in a row, when to try again, the last reason.
+        # By version, or None for the store itself: consecutive failures, the time of the next try, the last reason.
         self._failures: dict[Key | None, tuple[int, float, str]] = {}
         self._changing = threading.Lock()
-        self._odd: set[Path] = set()  # told of
+        self._odd: set[Path] = set()  # already logged
         self.failed = 0  # since the start
-        self.fetching = ""  # what, and how far it is
+        self.fetching = ""  # the current version and its progress
         self.progress_at = clock()
         self.stopping = False  # set by the thread that waits for the end of a fetch
 
     def recover(self) -> None:
-        """After a process that was killed: its drafts go, and a version that was about to be replaced comes back."""
+        """Recovers from a killed process: removes its drafts, and restores a version that was about to be replaced."""
         with suppress(OSError, ModelLoadError), self.locked():
             self._recover()
 
     def _recover(self) -> None:
         for path in sorted([*self.folder.glob(".*"), *self.folder.glob("*/.*")]):
-            if (
-                path.name.endswith(OLD)
-                and not (target := path.with_name(path.name[1:].split(".")[0])).exists()
-            ):
-                path.rename(target)
+            target = path.with_name(path.name[1:].split(".")[0])
+            if path.name.endswith(OLD) and not target.exists():
+                self._rename(path, target)
             elif path.name.endswith((OLD, DRAFT)) and not _is_fetched_into(path):
                 shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
     def locked(self, *, shared: bool = False) -> Iterator[None]:
-        """Keeps other threads and servers from changing the folder. Not to be held while a store is waited for. Raises
-        ModelLoadError when another has held it too long. The system releases the lock of a process that is killed;
-        where it has no locks each server is alone."""
-        until = time.monotonic() + MOST_LOCKED_S
+        """Keeps other threads and servers from changing the folder. Must not be held while waiting for a store. Raises
+        ModelLoadError when another holder keeps it too long. The system releases the lock of a killed process; without
+        file locks each server works alone."""
+        until = time.monotonic() + MAX_LOCKED_S
         with ExitStack() as stack:
-            # Locks on files are between descriptors: threads of this process would refuse each other too.
-            if not self._changing.acquire(timeout=MOST_LOCKED_S):
-                raise ModelLoadError(f"{self.folder} was locked for {MOST_LOCKED_S:g} s")
+            # File locks belong to descriptors: threads of this process would also block each other.
+            if not self._changing.acquire(timeout=MAX_LOCKED_S):
+                raise ModelLoadError(f"{self.folder} was locked for {MAX_LOCKED_S:g} s")
             stack.callback(self._changing.release)
             with suppress(OSError):
                 file = stack.enter_context((self.folder / LOCK_NAME).open("ab"))
                 while not _lock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
                     if self.stopping or time.monotonic() > until:
-                        text = f"{self.folder} was locked by another server for {MOST_LOCKED_S:g} s"
+                        text = f"{self.folder} was locked by another server for {MAX_LOCKED_S:g} s"
                         raise ModelLoadError("the server is stopping" if self.stopping else text)
                     time.sleep(LOCK_POLL_S)
             yield
@@ -115,7 +108,7 @@ class Mirror:
 
     @property
     def unread(self) -> str:
-        """Why the store itself could not be read last time."""
+        """Why the store was unreadable at the last look."""
         return self._failures.get(None, (0, 0.0, ""))[2]
 
     def missing(self) -> dict[Key, str]:
@@ -125,22 +118,22 @@ class Mirror:
 
     @property
     def retry_in_s(self) -> float | None:
-        """None: nothing has failed."""
+        """None: no failure."""
         failures = self._failures.copy()
-        # Versions wait for the store itself.
+        # If the store fails, its versions wait too.
         times = [at for _, at, _ in ([failures[None]] if None in failures else failures.values())]
         return max(min(times) - self._clock(), LOCK_POLL_S) if times else None
 
     def synchronise(self, *, insist: bool = False) -> None:
-        """Fetch what is new or has changed, remove what is gone. What fails is told, and is to be tried again after a
-        pause. `insist`: not to wait for the end of a pause."""
+        """Fetches new and changed versions and removes the others. Failures are logged and retried after a pause.
+        `insist`: skip the pause."""
         if self._is_pausing(None) and not insist:
             return
         self.fetching, self.progress_at = f"listing {self.shown}", self._clock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._synchronise(insist)
-        except Exception as error:  # each file system has errors of its own
+        except Exception as error:  # each file system raises its own errors
             text = str(error).replace(self._url, self.shown).removeprefix(f"{self.shown}: ")
             self._report(None, text or type(error).__name__)
         finally:
@@ -149,15 +142,15 @@ class Mirror:
     def _synchronise(self, insist: bool) -> None:
         with self.locked():
             self._recover()
-            # What other servers put in place after this is newer than what is listed here.
+            # Versions that other servers put in place after this point are newer than this listing.
             before = {path: _source(path) for path in self.folder.glob("[!.]*/[!.]*")}
         store, root = open_store(self._url)
         there = list_versions(store, root, self._single)
         if not there:
-            raise ModelLoadError(f"nothing is there: expected <model>/<version>/{JSON_NAME}")
+            raise ModelLoadError(f"empty: expected <model>/<version>/{JSON_NAME}")
         whole = {key: files for key, files in there.items() if JSON_NAME in files and len(files) > 1}
         for key in self._failures.keys() - whole.keys():
-            del self._failures[key]  # that of the store too
+            del self._failures[key]  # the size of the store included
         for key in sorted(whole):
             if insist or not self._is_pausing(key):
                 self._fetch_if_changed(store, key, whole[key], before)
@@ -170,7 +163,7 @@ class Mirror:
         if _source(target) == source:
             self._failures.pop(key, None)  # another server has fetched it
             return
-        # Not in the model's folder, which would be a model without a version meanwhile.
+        # A folder outside the model's folder: inside, it would be a model without a version for a moment.
         draft = self.folder / f".{key[0]}.{key[1]}.{os.urandom(8).hex()}{DRAFT}"
         try:
             with self._drafting(draft):
@@ -182,7 +175,7 @@ class Mirror:
                 with self.locked():
                     now = _source(target)
                     if now not in (source, before.get(target, "")):
-                        raise ModelLoadError("another server has replaced it meanwhile")
+                        raise ModelLoadError("another server replaced it")
                     if now != source:
                         (draft / LOCK_NAME).unlink()
                         _put_in_place(draft, target)
@@ -195,7 +188,7 @@ class Mirror:
 
     @contextmanager
     def _drafting(self, draft: Path) -> Iterator[None]:
-        """The draft is locked meanwhile: it tells it from that of a process that was killed."""
+        """The lock distinguishes this draft from one left by a killed process."""
         with ExitStack() as stack:
             with self.locked():
                 stack.callback(shutil.rmtree, draft, ignore_errors=True)
@@ -205,7 +198,7 @@ class Mirror:
 
     def _fetch(self, store: Any, key: Key, files: Version, draft: Path) -> None:
         total = sum(file.size for file in files.values())
-        done, tell_at = 0, self._clock() + TELL_EVERY_S
+        done, log_at = 0, self._clock() + LOG_EVERY_S
         for name, file in files.items():
             size = 0
             with store.open(file.path, "rb", cache_type="none") as remote, (draft / name).open("xb") as local:
@@ -218,8 +211,8 @@ class Mirror:
                     self.progress_at = self._clock()
                     moved = f"{(done + size) / 1e6:.0f} of {total / 1e6:.0f} MB"
                     self.fetching = f"fetching {key[0]}/{key[1]} from {self.shown}: {moved}"
-                    if self.progress_at >= tell_at:
-                        tell_at = self.progress_at + TELL_EVERY_S
+                    if self.progress_at >= log_at:
+                        log_at = self.progress_at + LOG_EVERY_S
                         log.info("%s", self.fetching)
                 local.flush()
                 os.fsync(local.fileno())
@@ -230,16 +223,27 @@ class Mirror:
         for path, source in before.items():
             if not VERSION.fullmatch(path.name):
                 if path not in self._odd:
-                    log.warning("%s is passed over: it is not a version that was fetched", path)
+                    log.warning("skipping %s: not a fetched version", path)
                 self._odd.add(path)
             elif (
                 (path.parent.name, int(path.name)) not in there and path.exists() and _source(path) == source
             ):
                 gone = path.with_name(f".{path.name}.{os.urandom(8).hex()}{DRAFT}")
-                path.rename(gone)
-                shutil.rmtree(gone, ignore_errors=True)
-                with suppress(OSError):
-                    path.parent.rmdir()  # where it was the last one
+                if self._rename(path, gone):
+                    shutil.rmtree(gone, ignore_errors=True)
+                    with suppress(OSError):
+                        path.parent.rmdir()  # if it was the last one
+
+    def _rename(self, path: Path, target: Path) -> bool:
+        """One that cannot be renamed holds up no others. It is told of once, and tried again at the next look."""
+        try:
+            path.rename(target)
+        except OSError as error:
+            if path not in self._odd:
+                log.error("%s cannot be renamed: %s", path, error.strerror or error)
+            self._odd.add(path)
+            return False
+        return True
 
     def _is_pausing(self, key: Key | None) -> bool:
         return key in self._failures and self._clock() < self._failures[key][1]
@@ -257,7 +261,7 @@ class Mirror:
 
 
 def _lock(file: IO[bytes], how: int = fcntl.LOCK_EX) -> bool:
-    """False: another descriptor has it locked."""
+    """False: another descriptor holds the lock."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -280,7 +284,7 @@ def _source(version: Path) -> str:
 
 
 def _check_size(name: str, file: RemoteFile, size: int, *, whole: bool) -> None:
-    """A store that sends more than it lists is stopped at once."""
+    """Stops a store that sends more bytes than it lists."""
     if size > file.size or (whole and size != file.size):
         raise ModelLoadError(
             f"{name}: expected {file.size:,} bytes, got {'more' if not whole else f'{size:,}'}"
@@ -288,7 +292,7 @@ def _check_size(name: str, file: RemoteFile, size: int, *, whole: bool) -> None:
 
 
 def _put_in_place(draft: Path, target: Path) -> None:
-    """A kill between the two renames is what recover() is for."""
+    """recover() handles a kill between the two renames."""
     target.parent.mkdir(exist_ok=True)
     old = target.with_name(f".{target.name}.{os.urandom(8).hex()}{OLD}")
     if target.exists():

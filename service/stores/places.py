@@ -1,16 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FUSED_MLP_MODEL_REPOSITORY names: folders, and stores with the folders that mirror them."""
+"""The repositories of FUSED_MLP_MODEL_REPOSITORY: folders, and stores with the folders that mirror them."""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from fused_mlp.models import Repository
-from fused_mlp.models.repositories import Repositories
+from fused_mlp.models import ModelLoadError, Repository
+from fused_mlp.models.repository.repositories import Repositories
+from fused_mlp.models.repository.repository import Signature
 from fused_mlp.service.settings.settings import Settings
-from fused_mlp.service.stores.mirror import Mirror
-from fused_mlp.service.stores.mirrored import Mirrored
+from fused_mlp.service.stores.mirror import Key, Mirror
+
+log = logging.getLogger(__name__)
+
+
+class Mirrored(Repository):
+    def __init__(self, mirror: Mirror, single: str) -> None:
+        super().__init__(mirror.folder, single)
+        self.mirror = mirror
+
+    @property
+    def shown(self) -> str:
+        return self.mirror.shown
+
+    @property
+    def problems(self) -> list[str]:
+        return self.mirror.problems or super().problems
+
+    def missing(self) -> Mapping[Key, str]:
+        return self.mirror.missing()
+
+    def look(self) -> dict[str, dict[int, Signature]]:
+        """Runs while no version is being replaced: a version that is replaced is missing for a moment."""
+        try:
+            with self.mirror.locked(shared=True):
+                return super().look()
+        except ModelLoadError as error:
+            log.error("%s; keeping the current versions", error)
+            self._unreadable = {"": str(error)}
+            return self.seen
+
+    def _model_paths(self) -> list[Path]:
+        return super()._model_paths() if self.root.is_dir() else []
+
+    def _why_empty(self) -> str:
+        why = "; ".join(self.mirror.problems) or "it has not answered yet"
+        return f"{self.shown}: no version could be fetched, and none was before: {why}"
 
 
 class Places:
@@ -36,8 +74,8 @@ class Places:
             mirror.recover()
 
     def mirrors_of(self, model: str) -> list[Mirror]:
-        """Of the first repository that has the model, and of those before, which may have it by now. Raises
-        ModelLoadError for what is no name."""
+        """Looks in the first repository that has the model, and in those before it, which may have it by now. Raises
+        ModelLoadError for an invalid name."""
         mirrors = []
         for part in self.repository.parts:
             if isinstance(part, Mirrored):
@@ -55,12 +93,12 @@ class Places:
         return "; ".join(mirror.fetching for mirror in self.mirrors if mirror.fetching)
 
     def stop(self) -> None:
-        """Ends a fetch that has begun."""
+        """Cancels a running fetch."""
         for mirror in self.mirrors:
             mirror.stopping = True
 
     def failures(self) -> dict[str, int]:
-        """Since the start, by URL."""
+        """Counts since the start, by URL."""
         return {mirror.shown: mirror.failed for mirror in self.mirrors}
 
 

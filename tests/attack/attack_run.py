@@ -24,20 +24,20 @@ SECONDS = 0.4 * ROUNDS
 # After an attack its connections are closed, which is work too; the good client is watched for this much longer.
 AFTERMATH_S = 0.2
 WARM_UP_S = 0.2
-LEAST_SECONDS = 0.6  # a hundred calls, so that a p99 is more than the worst of a few
+MIN_SECONDS = 0.6  # a hundred calls, so that a p99 is more than the worst of a few
 
 # Nothing may take a loop for longer than a good client waits for an answer that it calls late. The machines of CI
 # have two cores, which the attacker, the good client and the server share: a fair turn of some 10 ms among ten
 # runnable threads is 100 ms, and this leaves as much again. Where the machine is busy with other things, the echo
 # shows by how much: it is added, twice, because a call passes through up to twice as many threads.
-MOST_P99_S = 0.25
+MAX_P99_S = 0.25
 # A newcomer has a connection to set up, in Python.
-MOST_NEWCOMER_P99_S = 1.0
+MAX_NEWCOMER_P99_S = 1.0
 # Of the good client: some 420 calls a second, at less than 1 ms each, most of it Python.
 GOOD_CLIENT_CPU = 0.45
 # What an honest peer can make us spend. The smallest call has 40 bytes and takes 5-10 us, the smallest frame 9
 # bytes and 0.5-1 us: 0.1-0.25 us for each byte. Twice that, for slow machines.
-MOST_CPU_NS_PER_BYTE = 500
+MAX_CPU_NS_PER_BYTE = 500
 # The budgets that bound what all peers together can make the server keep.
 BUDGETS = ("max_buffered_bytes", "max_total_output_bytes", "max_call_bytes", "max_control_bytes")
 # Small enough for an attack of a second to reach them, large enough for a good client beside it.
@@ -104,7 +104,7 @@ class AttackRun:
             attacker.__exit__()
         if kind is not None:
             return
-        until = max(time.monotonic() + AFTERMATH_S, self._since + LEAST_SECONDS)
+        until = max(time.monotonic() + AFTERMATH_S, self._since + MIN_SECONDS)
         self.callers = self.target.good_client.report(self._since, until)
         self.seconds = time.monotonic() - self._since
         self.cpu_s = self.watch.cpu_seconds() - self._cpu_before
@@ -132,7 +132,7 @@ class AttackRun:
         bytes sent, memory by base and budgets and 10 %."""
         __tracebackhide__ = True
         if most_cpu_s is None:
-            most_cpu_s = self.sent_bytes * MOST_CPU_NS_PER_BYTE / 1e9
+            most_cpu_s = self.sent_bytes * MAX_CPU_NS_PER_BYTE / 1e9
         most_cpu_s += GOOD_CLIENT_CPU * self.seconds
         budgets = sum(getattr(self.target.limits, name) for name in BUDGETS)
         if most_growth_bytes is None:
@@ -148,7 +148,7 @@ class AttackRun:
             return
         busy_s = 2 * self.callers[ECHO]["p99_s"]
         for name, caller in self.callers.items():
-            most = busy_s + (MOST_NEWCOMER_P99_S if name == "newcomer" else MOST_P99_S)
+            most = busy_s + (MAX_NEWCOMER_P99_S if name == "newcomer" else MAX_P99_S)
             if name != ECHO and caller["p99_s"] > most:
                 failures.append(f"{name}: p99 of {caller['p99_s'] * 1e3:.0f} ms")
         if self.cpu_s > most_cpu_s:

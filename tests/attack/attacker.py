@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from hyperframe.frame import ContinuationFrame, Frame, HeadersFrame, PingFrame, SettingsFrame
 
-from tests.conformance.peer import TIMEOUT_S, Peer
+from tests.support.peer import TIMEOUT_S, Peer
 
 ATTACKER_HOST = "127.0.0.2"
 BLOCKED_S = 2.0  # a server that reads nothing for this long has stopped reading

@@ -22,7 +22,7 @@ import grpc
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.protos import health_pb2 as health
-from tests.conformance.peer import PREDICT, good_request
+from tests.support.peer import PREDICT, good_request
 
 GET_MODEL = "/fused_mlp.v1.Inference/GetModel"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"

@@ -12,7 +12,7 @@ from fused_mlp.protos import fused_mlp_pb2 as fm
 from tests.attack.attack_run import ROUNDS, Target
 from tests.attack.attacker import request_fields
 from tests.attack.good_client import GET_MODEL, HEALTH_CHECK
-from tests.conformance.peer import framed
+from tests.support.peer import framed
 
 OUTSTANDING = 8000
 # A call that Python answers takes less than 1 ms of it, also on a slow machine.

@@ -18,7 +18,7 @@ from hyperframe.frame import (
 
 from tests.attack.attack_run import ROUNDS, SECONDS, Target
 from tests.attack.attacker import ENHANCE_YOUR_CALM, Attacker, repeat
-from tests.conformance.peer import PREDICT_STREAM, Peer, framed, good_request
+from tests.support.peer import PREDICT_STREAM, Peer, framed, good_request
 
 CANCEL = 8
 

@@ -12,7 +12,7 @@ from hyperframe.frame import ContinuationFrame
 
 from tests.attack.attack_run import ROUNDS, SECONDS, Target
 from tests.attack.attacker import NEWEST, header_block, literal, repeat, request_fields
-from tests.conformance.peer import PREDICT
+from tests.support.peer import PREDICT
 
 FRAME_BYTES = 64 << 10  # what our SETTINGS allow
 PATH = PREDICT.encode()

@@ -13,7 +13,7 @@ from fused_mlp.protos import reflection_pb2 as reflection
 from tests.attack.attack_run import ROUNDS, SECONDS, SMALL_BUDGETS, Target
 from tests.attack.attacker import Attacker, literal, repeat, request_fields
 from tests.attack.good_client import GET_MODEL
-from tests.conformance.peer import PREDICT_STREAM, framed, good_request
+from tests.support.peer import PREDICT_STREAM, framed, good_request
 
 NO_WINDOW = {SettingsFrame.INITIAL_WINDOW_SIZE: 0}
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"

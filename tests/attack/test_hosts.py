@@ -13,7 +13,7 @@ from fused_mlp.protos import fused_mlp_pb2 as fm
 from tests.attack.attack_run import ROUNDS, SECONDS, SMALL_BUDGETS, Target
 from tests.attack.attacker import ATTACKER_HOST, Attacker, request_fields
 from tests.attack.good_client import DEADLINE_S, channel
-from tests.conformance.peer import PREDICT, PREDICT_STREAM, framed
+from tests.support.peer import PREDICT, PREDICT_STREAM, framed
 
 CONNECTIONS = 120 * ROUNDS
 WATCH = "/grpc.health.v1.Health/Watch"

@@ -10,8 +10,8 @@ from hyperframe.frame import HeadersFrame, SettingsFrame
 from fused_mlp.service.settings.limits import Limits
 from tests.attack.attack_run import BUDGETS, Target
 from tests.attack.attacker import request_fields
-from tests.conformance.peer import PREDICT_STREAM, framed, good_request
 from tests.support import sanitized
+from tests.support.peer import PREDICT_STREAM, framed, good_request
 
 MIB = 1 << 20
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"

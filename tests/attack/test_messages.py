@@ -10,7 +10,7 @@ from hyperframe.frame import SettingsFrame
 
 from tests.attack.attack_run import ROUNDS, SECONDS, SMALL_BUDGETS, Target
 from tests.attack.attacker import bomb, empty_blocks, repeat
-from tests.conformance.peer import PREDICT, PREDICT_STREAM, framed
+from tests.support.peer import PREDICT, PREDICT_STREAM, framed
 
 MIB = 1 << 20
 MESSAGE_BYTES = 4 * MIB

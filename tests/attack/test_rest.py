@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fused_mlp import models
-from fused_mlp.models.spec import Linear, MlpSpec
+from fused_mlp.models.program.spec import Linear, MlpSpec
 from tests.attack.attack_run import ROUNDS, SECONDS, SMALL_BUDGETS, AttackRun, Target
 from tests.attack.attacker import Attacker
 from tests.support.programs import with_weights

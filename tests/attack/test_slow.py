@@ -14,8 +14,8 @@ import pytest
 
 from tests.attack.attack_run import SECONDS, AttackRun, Target
 from tests.attack.attacker import ATTACKER_HOST
-from tests.conformance.certificates import Certificates
-from tests.conformance.peer import PREDICT_STREAM, PREFACE, framed, good_request
+from tests.support.certificates import Certificates
+from tests.support.peer import PREDICT_STREAM, PREFACE, framed, good_request
 
 TIMEOUT_S = 1.0
 # A sweep comes once a second at the latest.

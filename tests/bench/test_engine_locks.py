@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.engine_locks import medians, read
+from bench.engine_locks import read
+from bench.summary import medians
 
 REQUEST = (
     "by workers   8 threads,  4 at once: per request  1.05 locks, held  456.0 ns, waited    129.0 ns; per batch held "

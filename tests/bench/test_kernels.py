@@ -24,8 +24,8 @@ from bench.kernels.shapes import SHAPES, build
 from fused_mlp import from_onnx, kernels
 from fused_mlp.kernels.profile.shapes import spec_of, with_random_weights
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.evaluation import evaluate
-from fused_mlp.models.spec import (
+from fused_mlp.models.program.evaluation import evaluate
+from fused_mlp.models.program.spec import (
     Affine,
     Combine,
     Concat,

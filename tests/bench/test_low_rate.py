@@ -22,6 +22,7 @@ def test_samples_have_enough_requests_and_follow_a_run_that_is_not_measured(
 ) -> None:
     warmed: set[tuple[str, int]] = set()
     requests: dict[int, int] = {}
+    runs: list[str] = []
 
     def warm_up(load: Load, system: Any, _: int) -> tuple[int, float]:
         warmed.add((system.name, load.per_second))
@@ -30,6 +31,7 @@ def test_samples_have_enough_requests_and_follow_a_run_that_is_not_measured(
     def measure(system: Any, load: Load, seconds: float, pace: float) -> Sample:
         assert (system.name, load.per_second) in warmed
         requests[load.per_second] = int(seconds * pace)
+        runs.append(system.name)
         return Sample(requests[load.per_second], pace, 1.0, 1.0, 1.0, 1.0, {})
 
     monkeypatch.setattr(low_rate, "service", lambda name, *_, **__: nullcontext(SimpleNamespace(name=name)))
@@ -41,4 +43,7 @@ def test_samples_have_enough_requests_and_follow_a_run_that_is_not_measured(
     assert {rate: sent >= (300 if rate == 100 else 1000) for rate, sent in requests.items()} == {
         100: True, 1000: True, 5000: True,
     }  # fmt: skip
-    assert {len(samples) for system in found.values() for samples in system.values()} == {2}
+    assert {name: runs.count(name) for name in found} == dict.fromkeys(low_rate.THREADS, 2 * len(requests))
+    assert {rate: each["requests"] for rate, each in found["one thread"].items()} == {
+        str(rate): sent for rate, sent in requests.items()
+    }

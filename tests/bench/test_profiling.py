@@ -14,20 +14,30 @@ from bench import profiling
 from bench.docs.figures.profiling import Point, profile_linear, profile_small
 from bench.docs.registry import Results
 
+COUNTS = {
+    "operators": {"aten::addmm": 2},
+    "launches": {"aten::addmm": 2},
+    "bookkeeping": 0,
+    "bytes_allocated": 8,
+}
+
 
 def point_of(*shares: float) -> Point:
     """Three limits, of which compute is the largest; one run for each share."""
-    regimes = [
-        {"name": "compute", "overhead_us": 1.0, "memory_us": 2.0, "compute_us": 3.0, "reached": share}
+    runs = [
+        {
+            "variant": "fused", "batch": 1, "time_us": 4.0, "kernel_us": None, "counts": COUNTS,
+            "regime": {"name": "compute", "overhead_us": 1.0, "memory_us": 2.0, "compute_us": 3.0, "reached": share},
+        }
         for share in shares
-    ]
-    return Point([{"points": [{"variant": "fused", "batch": 1, "regime": each}]} for each in regimes], 1)
+    ]  # fmt: skip
+    return Point({"points": [profiling.summarize_point(runs)]}, 1)
 
 
 def test_a_limit_that_explains_less_than_half_of_the_time_is_not_named() -> None:
-    assert point_of(0.49).regime("fused") == "itself 49 %"
-    assert point_of(0.5).regime("fused") == "compute 50 %"
-    assert point_of(0.9, 0.4, 0.45).regime("fused") == "itself 45 %"
+    assert point_of(0.49).bound("fused") == "itself 49 %"
+    assert point_of(0.5).bound("fused") == "compute 50 %"
+    assert point_of(0.9, 0.4, 0.45).bound("fused") == "itself 45 %"
 
 
 @pytest.mark.parametrize("figure", [profile_linear, profile_small])

@@ -118,13 +118,13 @@ def test_a_part_that_there_is_not_is_refused_with_those_that_there_are(
     assert "no part is called nothing; there are: kernels, int8," in capsys.readouterr().err
 
 
-def test_list_names_every_part_and_all_take_less_than_an_hour(
+def test_list_names_every_part_and_all_take_at_most_75_minutes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert command.main(["--list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in PARTS)
-    assert sum(part.seconds for part in PARTS.values()) < 60 * 60
+    assert sum(part.seconds for part in PARTS.values()) <= 75 * 60
 
 
 def test_every_part_has_a_result_of_its_own_and_a_module() -> None:

@@ -19,7 +19,7 @@ from bench.docs.figures.comparison import servers_setup, servers_table, servers_
 from bench.docs.registry import Results
 from bench.serving import compared, processes, servers
 from bench.serving.compared import SERVERS, Server
-from bench.serving.load import PROTOCOLS, Load
+from bench.serving.load import PROTOCOLS, Load, verify
 from bench.serving.peers import mlserver_settings
 from bench.serving.peers.venvs import VENVS, PeerUnavailable
 from bench.serving.systems import System
@@ -148,9 +148,10 @@ def test_the_result_has_the_versions_and_setups_that_the_figures_need(
 
 def test_the_table_is_sorted_by_requests_per_second_and_takes_medians(tmp_path: Path) -> None:
     def system(title: str, *rates: float) -> dict[str, Any]:
-        samples = {"128": [SAMPLE | {"rate": rate} for rate in rates]}
+        found = servers.Comparison({"fused": {"128": [SAMPLE | {"rate": rate} for rate in rates]}})
+        loads = found.as_result()["systems"]["fused"]["loads"]
         return {
-            "title": title, "kind": "gRPC", "setup": "x", "package": title, "ours": False, "samples": samples,
+            "title": title, "kind": "gRPC", "setup": "x", "package": title, "ours": False, "loads": loads,
         }  # fmt: skip
 
     machine = {"cpu": "X", "cores": 2, "python": "3.11"}
@@ -190,6 +191,11 @@ def test_no_peer_gets_a_torch_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_pa
     (written,) = constraints
     assert written.startswith("torch==")
     assert "+" in written, "a version that no registry has"
+
+
+def test_the_echo_of_the_native_front_answers(tmp_path: Path) -> None:
+    with System("echo", [sys.executable, "-m", "bench.serving.native_echo", "1"], answers=False) as system:
+        verify(system, tmp_path, "digits", 1)
 
 
 def test_what_a_server_leaves_running_is_ended_with_it() -> None:

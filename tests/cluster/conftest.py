@@ -19,7 +19,7 @@ from deploy.cluster.packages import install_envoy
 from deploy.cluster.replica import Replica
 from fused_mlp.service.ray.endpoints import write_eds
 from tests.cluster import network
-from tests.conformance.compiled_clients import client, finish
+from tests.support.compiled_clients import client, finish
 from tests.support.server import sum_metric
 
 REPLICAS = 3

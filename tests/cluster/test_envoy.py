@@ -17,8 +17,8 @@ from deploy.cluster.envoy import Envoy
 from deploy.cluster.replica import Place, Replica
 from fused_mlp.service.client import Client, PredictError, Tls
 from tests.cluster.conftest import start_envoy
-from tests.conformance.certificates import Certificates
-from tests.conformance.peer import PREDICT, good_request
+from tests.support.certificates import Certificates
+from tests.support.peer import PREDICT, good_request
 
 
 @pytest.fixture(scope="module")

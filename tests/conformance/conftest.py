@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real servers for real clients: both fronts, in plaintext and over TLS."""
+"""Real servers for real clients: the native front in plaintext and over TLS, and the Python front, whose HTTP/2 and
+TLS are those of grpcio."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.certificates import Certificates
-from tests.conformance.foreign_clients import ForeignClients
+from fused_mlp.service.fronts.selection import native_front_problem
+from tests.support.certificates import Certificates
+from tests.support.foreign_clients import ForeignClients
 from tests.support.server import Server
 
 
@@ -32,12 +34,16 @@ class Endpoint:
         return [f"localhost:{self.port}", str(self.ca or "")]
 
 
-@pytest.fixture(scope="session", params=[False, True], ids=["plaintext", "tls"])
-def endpoint(request: pytest.FixtureRequest, front: str, certificates: Certificates) -> Iterator[Endpoint]:
+@pytest.fixture(scope="session", params=["plaintext", "tls", "python"])
+def endpoint(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[Endpoint]:
+    front = "python" if request.param == "python" else "native"
+    if front == "native" and (problem := native_front_problem()):
+        pytest.skip(problem)
     files = certificates.server_files()
-    tls = {"tls_certificate": files.certificate, "tls_key": files.key} if request.param else {}
+    encrypted = request.param == "tls"
+    tls = {"tls_certificate": files.certificate, "tls_key": files.key} if encrypted else {}
     with Server(front=front, **tls) as server:
-        yield Endpoint(server, front, server.target, certificates.ca if request.param else None)
+        yield Endpoint(server, front, server.target, certificates.ca if encrypted else None)
 
 
 @pytest.fixture(scope="session")

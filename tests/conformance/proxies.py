@@ -102,7 +102,7 @@ def running(name: str, target: str) -> Iterator[str]:
         file.write_text(template.format(folder=folder, port=port, target=target))
         process = subprocess.Popen(command(file), stdout=log, stderr=log)
         try:
-            _wait_for(port, process)
+            wait_for(port, process)
             yield f"127.0.0.1:{port}"
         except BaseException:
             log.seek(0)
@@ -113,7 +113,7 @@ def running(name: str, target: str) -> Iterator[str]:
             process.wait(30)
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 60
     while True:
         assert process.poll() is None, "the proxy ended at once"

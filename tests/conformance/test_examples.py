@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.cluster.packages import ROOT
-from tests.conformance.compiled_clients import EXAMPLES, client
+from tests.support.compiled_clients import EXAMPLES, client
 from tests.support.server import Server
 
 SHOWN = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.conftest import Endpoint
-from tests.conformance.foreign_clients import ForeignClients, run_perf_analyzer
+from tests.support.foreign_clients import ForeignClients, run_perf_analyzer
 from tests.support.programs import save_programs
 from tests.support.server import Server
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.conftest import Endpoint
-from tests.conformance.peer import PREDICT, framed, good_request
+from tests.support.peer import PREDICT, framed, good_request
 
 GRPC_HEADERS = ("content-type: application/grpc", "te: trailers")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -14,10 +15,11 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.conformance.compiled_clients import CLIENTS, client
-from tests.conformance.peer import PREDICT, good_request
 from tests.conformance.proxies import PROXIES, running
 from tests.conformance.relay import Relay
+from tests.support.compiled_clients import CLIENTS, client
+from tests.support.fronts import both_fronts
+from tests.support.peer import PREDICT, good_request
 from tests.support.rest import INFER, binary_request, json_request, rest_port
 from tests.support.server import Server
 
@@ -37,6 +39,7 @@ def load(name: str, target: str, calls: int, at_once: int) -> dict[str, object]:
     return report
 
 
+@both_fronts
 @pytest.mark.parametrize("at_once", [1, 8, 64, 512])
 def test_grpc_go_stays_connected(server: Server, at_once: int) -> None:
     report = load("grpc-go", server.target, 5000, at_once)
@@ -68,8 +71,6 @@ def test_missed_deadlines_do_not_end_the_connection(server: Server) -> None:
 
 @pytest.fixture(scope="module")
 def rest_server(front: str) -> Iterator[int]:
-    if front != "native":
-        pytest.skip("REST is a part of the native front")
     with Server(front=front, rest_port=0) as running:
         yield rest_port(running)
 
@@ -97,11 +98,8 @@ def test_no_rest_request_is_lost(
     assert f"{requests} 2xx" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("proxy", PROXIES)
-@pytest.mark.parametrize("name", CLIENTS)
-def test_no_call_is_lost_through_a_proxy(server: Server, front: str, name: str, proxy: str) -> None:
-    # The HTTP/2 of the Python front is grpcio's: each client and each proxy meets it, not every pair.
-    if front == "python" and list(CLIENTS).index(name) % len(PROXIES) != list(PROXIES).index(proxy):
-        pytest.skip("this pair meets the native front")
+# Behind a proxy the server meets the HTTP/2 of the proxy: each proxy has some clients, each client has one proxy.
+@pytest.mark.parametrize(("name", "proxy"), list(zip(CLIENTS, itertools.cycle(PROXIES))))
+def test_no_call_is_lost_through_a_proxy(server: Server, name: str, proxy: str) -> None:
     with running(proxy, server.target) as target:
         load(name, target, 2000, 32)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fused_mlp.service.fronts.selection import native_front_problem
-from tests.conformance.certificates import Certificates
-from tests.conformance.foreign_clients import ForeignClients, run_perf_analyzer
+from tests.support.certificates import Certificates
+from tests.support.foreign_clients import ForeignClients, run_perf_analyzer
 from tests.support.rest import rest_port
 from tests.support.server import Server
 

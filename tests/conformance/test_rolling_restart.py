@@ -10,17 +10,18 @@ import signal
 import pytest
 
 from fused_mlp.service.fronts.selection import native_front_problem
-from tests.conformance.compiled_clients import client, finish
 from tests.conformance.relay import Relay
+from tests.support.compiled_clients import client, finish
 from tests.support.server import Server
+from tests.support.waiting import wait_until
 
 CALLS = {
     "grpc-go": 20_000,
     "grpc-c++": 20_000,
-    "grpc-java": 10_000,
-    "grpc-js": 10_000,
-    "grpcio": 5_000,
-    "grpcio-aio": 5_000,
+    "grpc-java": 5_000,
+    "grpc-js": 5_000,
+    "grpcio": 3_000,
+    "grpcio-aio": 3_000,
 }
 AT_ONCE = 64
 
@@ -36,8 +37,7 @@ def test_no_call_fails_when_a_server_is_told_to_stop(name: str) -> None:
         Relay(first.target) as relay,
     ):
         process = program.start(relay.target, calls, AT_ONCE, 60_000)
-        while process.poll() is None and answered(first) < calls / 10:
-            pass
+        wait_until(lambda: process.poll() is not None or answered(first) >= calls / 10)
         relay.current = second.target
         first.signal(signal.SIGTERM)
         report = json.loads(finish(process))

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.foreign_clients import install_node
+from tests.support.foreign_clients import install_node
 
 PACKAGES = (
     "@kubernetes-models/keda@2.0.0",

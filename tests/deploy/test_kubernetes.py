@@ -14,8 +14,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from fused_mlp.service.settings.policy import parse_policies
-from fused_mlp.service.settings.settings import ENV_PREFIX, Settings, load_settings
+from fused_mlp.service.policy.policy import parse_policies
+from fused_mlp.service.settings.environment import load_settings
+from fused_mlp.service.settings.settings import ENV_PREFIX, Settings
 from tests.deploy import custom_resources
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -157,7 +158,7 @@ def test_every_setting_that_is_set_exists_and_policies_can_be_used(name: str) ->
         assert settings - {"cores"} <= Settings.model_fields.keys()
     for each in of_kind(overlay(name), "ConfigMap"):
         for policy in parse_policies(each["data"]["policy.json"]).values():
-            load_settings().default_policy.changed(policy.given())
+            load_settings().policies.default.changed(policy.given())
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

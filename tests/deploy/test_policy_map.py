@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from fused_mlp import models
-from tests.e2e.test_reload import wait_for
 from tests.support.server import Server, demo_copy
+from tests.support.waiting import wait_until
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 
@@ -30,7 +30,7 @@ def test_a_pod_follows_the_policy_of_its_config_map(tmp_path: Path) -> None:
     with Server(model_repository=root, policy_file=mounted / "policy.json") as server:
         assert server.metric("fused_mlp_canary_info", model="digits", to="2") == 0
         mount(mounted, KUBERNETES / "overlays/canary-versions/policy.json", 1)
-        wait_for(
+        wait_until(
             # `latest` is a number from the start of a canary on.
             lambda: server.metric("fused_mlp_canary_info", model="digits", to="2", state="running") == 1
         )

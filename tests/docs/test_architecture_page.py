@@ -42,13 +42,22 @@ def test_walk_names_a_function_for_every_step_of_the_picture():
         assert re.search(r"\[`\w+::\w+`\]", text)
 
 
+def test_walk_is_short_and_in_order():
+    """A reader opens each file once, in the order of the links, and goes back for an answer's way out."""
+    start, end = PAGE.index("1. **Read.**"), PAGE.index("Off the common path")
+    walk = [link.path for link in links(PAGE[start:end]) if link.is_relative]
+    files = [path for i, path in enumerate(walk) if i == 0 or path != walk[i - 1]]
+    assert len(set(files)) <= 27
+    assert len(files) - len(set(files)) <= 4
+
+
 def test_files_of_the_engine_exist():
     table = PAGE.partition("Inside the engine:")[2].partition("## ")[0]
-    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
     files = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert len(files) > 15
     for name in files:
-        assert list((ROOT / "service/csrc/engine").glob(f"{name}.?pp")), f"there is no {name} in the engine"
+        assert list((ROOT / "service/csrc/engine").rglob(f"{name}.?pp")), f"there is no {name} in the engine"
 
 
 @pytest.mark.parametrize("name", COLOURS)

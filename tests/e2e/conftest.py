@@ -19,8 +19,8 @@ from tests.support.server import free_port
 def puppet(front: str, settings: dict[str, object]) -> Iterator[PuppetService]:
     with PuppetService(front=front, admin_port=free_port(), **settings) as running:
         yield running
-    if (kept := running.service.catalog.policies.file.path) is not None:
-        kept.unlink(missing_ok=True)
+    if (file := running.service.catalog.policies.file) is not None:
+        file.path.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")

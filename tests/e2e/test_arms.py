@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arms of several versions: shares, labels, requests that name an arm, and policies that are kept; on both APIs and
-both fronts."""
+"""Arms of several versions: shares, labels, requests that name an arm, and policies that are kept; by both
+APIs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fused_mlp.service import _engine
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.admin import AdminClient
 from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support.fronts import both_fronts
 from tests.support.puppet import PuppetService
 from tests.support.server import free_port
 
@@ -124,6 +125,7 @@ NAMED = {
 }
 
 
+@both_fronts
 @pytest.mark.parametrize("how", NAMED)
 def test_a_request_names_an_arm(channel: grpc.Channel, admin: AdminClient, how: str) -> None:
     ask = NAMED[how]
@@ -260,11 +262,11 @@ def test_policies_outlive_the_server(front: str, tmp_path: Path) -> None:
             admin.set_policy(weight=2)
             changes = admin.history()
         assert [(each.model, each.by) for each in changes] == [
-            ("m", "a caller without a name"),
-            ("", "a caller without a name"),
+            ("m", "anonymous"),
+            ("", "anonymous"),
         ]
         assert "version 'stable'" in changes[0].what
-    kept = json.loads((tmp_path / "policy.json").read_text())
+    kept = json.loads((tmp_path / "policy.json").read_text())["policies"]
     assert kept == {
         "m": {"version": "stable", "labels": {"stable": 2}, "arms": {"3": 0.5}},
         "*": {"weight": 2.0},

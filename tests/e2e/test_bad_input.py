@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad requests over a real socket, on both fronts: each gets its code and one line that says what was expected and
+"""Bad requests over a real socket: each gets its code and one line that says what was expected and
 what came; the server goes on answering good ones."""
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.protos import open_inference_pb2 as oip
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client import Client
+from tests.support.fronts import both_fronts
 from tests.support.server import Server
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -65,6 +66,7 @@ BAD_PREDICTS = {
 }
 
 
+@both_fronts
 @pytest.mark.parametrize("case", BAD_PREDICTS)
 def test_bad_predict_is_refused(channel: grpc.Channel, case: str) -> None:
     request, code, said = BAD_PREDICTS[case]
@@ -119,6 +121,7 @@ BAD_INFERS = {
 }
 
 
+@both_fronts
 @pytest.mark.parametrize("case", BAD_INFERS)
 def test_bad_infer_is_refused(channel: grpc.Channel, case: str) -> None:
     request, code, said = BAD_INFERS[case]
@@ -129,6 +132,7 @@ def test_bad_infer_is_refused(channel: grpc.Channel, case: str) -> None:
     assert all(text in details for text in said), details
 
 
+@both_fronts
 def test_truncated_message_fails_alone(server: Server, channel: grpc.Channel) -> None:
     before = server.metric("fused_mlp_requests_total", model="", code="INVALID_ARGUMENT")
     call = channel.unary_unary("/fused_mlp.v1.Inference/Predict")
@@ -140,6 +144,7 @@ def test_truncated_message_fails_alone(server: Server, channel: grpc.Channel) ->
     assert server.metric("fused_mlp_requests_total", model="", code="INVALID_ARGUMENT") == before + 1
 
 
+@both_fronts
 def test_message_beyond_the_size_limit_is_refused(channel: grpc.Channel) -> None:
     huge = predict(input=tensor([1, 64], b"\0" * (64 << 20)))
     with pytest.raises(grpc.RpcError) as failure:
@@ -147,6 +152,7 @@ def test_message_beyond_the_size_limit_is_refused(channel: grpc.Channel) -> None
     assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@both_fronts
 def test_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
     for path in ("/fused_mlp.v1.Inference/Nonesuch", "/nonesuch.Service/Predict"):
         with pytest.raises(grpc.RpcError) as failure:
@@ -154,6 +160,7 @@ def test_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
         assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
+@both_fronts
 def test_every_refusal_is_counted_once_and_no_made_up_name_becomes_a_label(
     server: Server, channel: grpc.Channel
 ) -> None:

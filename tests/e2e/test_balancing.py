@@ -18,12 +18,13 @@ import pytest
 
 from fused_mlp import models
 from fused_mlp.models import Mlp, MlpSpec
-from fused_mlp.models.spec import LayerSpec
+from fused_mlp.models.program.spec import LayerSpec
 from fused_mlp.protos import orca_pb2
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client import AsyncClient, Client
 from fused_mlp.service.client.channel import service_config
-from tests.conformance.peer import PREDICT, good_request
+from tests.support.fronts import both_fronts
+from tests.support.peer import PREDICT, good_request
 from tests.support.server import Server, demo_copy
 
 WIDTH = 1024
@@ -88,8 +89,8 @@ def test_weighted_round_robin_spares_the_busy_server(pair: tuple[Server, Server]
             share = 1 - (answered(other) - before) / 300
 
 
+@both_fronts
 def test_load_is_told_on_the_port_of_requests_and_on_metrics(server: Server) -> None:
-    """Over both fronts."""
     with grpc.insecure_channel(server.target) as channel:
         reports = Stub(channel, orca_pb2, "OpenRcaService").StreamCoreMetrics(
             orca_pb2.OrcaLoadReportRequest(), timeout=60

@@ -12,10 +12,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fused_mlp.protos import orca_pb2
 from fused_mlp.protos.stubs import Stub
-from tests.conformance.peer import PREDICT, Peer, good_request
+from tests.support.fronts import both_fronts
+from tests.support.peer import PREDICT, Peer, good_request
 from tests.support.server import Server
 
 
+@both_fronts
 def test_server_serves_on_after_sigterm_until_the_delay_or_a_second_signal_ends_it(front: str) -> None:
     with Server(front=front, drain_delay_s=600) as server, grpc.insecure_channel(server.target) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
@@ -43,7 +45,7 @@ def test_delay_ends_by_itself() -> None:
     with Server(drain_delay_s=0.2) as server:
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        assert "serving on for 0.2 s" in server.log()
+        assert "still serving for 0.2 s" in server.log()
 
 
 def test_connection_of_the_python_front_ends_at_its_age() -> None:

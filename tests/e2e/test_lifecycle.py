@@ -14,7 +14,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fused_mlp.service.client import Client, PredictError, RetryPolicy
-from tests.conformance.peer import PREDICT, good_request
+from tests.support.fronts import both_fronts
+from tests.support.peer import PREDICT, good_request
 from tests.support.server import COMMAND, Server, demo_copy, environment, run_to_exit
 
 
@@ -33,6 +34,7 @@ def test_env_flag_serves_unfused(front: str) -> None:
         assert "unfused" in server.banner
 
 
+@both_fronts
 def test_sigterm_turns_unhealthy_and_exits_cleanly(front: str) -> None:
     with Server(front=front) as server, grpc.insecure_channel(server.target) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="digits"))
@@ -44,16 +46,21 @@ def test_sigterm_turns_unhealthy_and_exits_cleanly(front: str) -> None:
         assert time.monotonic() - started < 10  # an open watch does not hold up the exit for the drain time
 
 
+@both_fronts
 def test_sigterm_answers_every_call_that_has_arrived(front: str) -> None:
-    with Server(front=front) as server, grpc.insecure_channel(server.target) as channel:
+    # Each waits for batch mates, much longer than a busy machine takes to send all: none is answered before the end.
+    waiting = Server(front=front, max_wait_us=10_000_000, max_batch_rows=1024)
+    with waiting as server, grpc.insecure_channel(server.target) as channel:
         predict = channel.unary_unary(PREDICT)
-        calls = [predict.future(good_request(), timeout=30) for _ in range(200)]
-        calls[0].result()
+        calls = [predict.future(good_request(), timeout=120) for _ in range(200)]
+        while server.metric("fused_mlp_queue_rows", model="digits") != 200:
+            assert not any(call.done() for call in calls)
         server.signal(signal.SIGTERM)
         assert {call.code() for call in calls} == {grpc.StatusCode.OK}
         assert server.wait() == 0
 
 
+@both_fronts
 def test_second_signal_forces_the_exit(front: str) -> None:
     with Server(front=front, drain_timeout_s=600) as server, Client(server.target) as client:
         open_stream = client.stream("digits", _endless())
@@ -87,6 +94,7 @@ def test_readiness_and_liveness(server: Server) -> None:
     assert server.get("/nonesuch")[0] == 404
 
 
+@both_fronts
 def test_health_knows_models_by_name(server: Server) -> None:
     with grpc.insecure_channel(server.target) as channel:
         health = health_pb2_grpc.HealthStub(channel)
@@ -135,6 +143,7 @@ def test_repository_in_which_everything_is_broken(tmp_path: Path) -> None:
     assert "digits/1" in one_line(result.stderr)
 
 
+@both_fronts
 @pytest.mark.parametrize("which", ["grpc_port", "metrics_port"])
 def test_port_in_use(front: str, which: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -158,6 +167,7 @@ def test_backend_by_name_that_cannot_run_lists_those_that_can() -> None:
     assert "torch" in one_line(result.stderr)
 
 
+@both_fronts
 def test_listens_on_ipv6_too(front: str) -> None:
     if not has_ipv6():
         pytest.skip("no IPv6 loopback here")

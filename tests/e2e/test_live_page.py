@@ -12,7 +12,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
-from fused_mlp.service.ab.blocks import Buckets
+from fused_mlp.service.ab.bootstrap import Buckets
 from fused_mlp.service.client import Client
 from tests.support.browser import LAPTOP, PHONE, open_browser, resize
 from tests.support.server import Server

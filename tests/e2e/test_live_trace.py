@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace of real traffic over the admin port: every phase of a request, on both fronts, bounded and one at a time."""
+"""A trace of real traffic over the admin port: every phase of a request, bounded and one at a time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from fused_mlp.service import _engine
-from fused_mlp.service.cli.live_profile import profile_live
+from fused_mlp.service.cli.commands.live_profile import profile_live
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.admin import AdminClient
 from fused_mlp.service.client.live_trace import LiveTrace
 from fused_mlp.service.errors import NotReady
 from fused_mlp.service.observe.trace import take_trace
 from fused_mlp.service.reports.profile.live import perfetto_trace, phase_times
+from tests.support.fronts import both_fronts
 from tests.support.server import Server, free_port
 
 X = np.ones((3, 64), np.float32)
@@ -60,6 +61,7 @@ def live(admin: AdminClient, traced: Server) -> LiveTrace:
         return trace_under_load(admin, client)
 
 
+@both_fronts
 def test_every_request_has_every_phase(live: LiveTrace) -> None:
     phases: dict[int, set[str]] = {}
     for span in live.spans:
@@ -81,6 +83,7 @@ def test_requests_have_the_trace_id_of_their_caller(live: LiveTrace) -> None:
     assert [event["args"] for event in named] == [{"trace_id": TRACE_ID}]
 
 
+@both_fronts
 def test_phases_follow_each_other(live: LiveTrace) -> None:
     by_request: dict[int, dict[str, int]] = {}
     for span in live.spans:
@@ -123,7 +126,7 @@ async def test_a_second_trace_is_refused_and_one_that_nobody_waits_for_ends() ->
     first = asyncio.create_task(take_trace(60, 10))
     await asyncio.sleep(0)  # lets it begin
     assert _engine.tracing()
-    with pytest.raises(NotReady, match="a trace is being taken already"):
+    with pytest.raises(NotReady, match="a trace is already being recorded"):
         await take_trace(1, 10)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):

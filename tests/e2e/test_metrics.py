@@ -16,8 +16,9 @@ import pytest
 from hyperframe.frame import PingFrame
 
 from fused_mlp.service.client import Client, PredictError
-from tests.conformance.certificates import Certificates
-from tests.conformance.peer import Peer
+from tests.support.certificates import Certificates
+from tests.support.fronts import both_fronts
+from tests.support.peer import Peer
 from tests.support.server import Server
 
 HISTOGRAMS = ("request_duration_seconds", "queue_duration_seconds", "compute_duration_seconds", "batch_rows")
@@ -36,6 +37,7 @@ def test_promtool_finds_nothing_to_complain_about(
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
+@both_fronts
 def test_each_request_and_row_is_counted_once(server: Server, client: Client, example: np.ndarray) -> None:
     names = ["requests_total", "rows_total", *(f"{name}_count" for name in HISTOGRAMS)]
     before = {name: server.metric(f"fused_mlp_{name}", **DIGITS_FUSED) for name in names}
@@ -73,6 +75,7 @@ def test_info_says_what_runs(server: Server, client: Client, example: np.ndarray
     assert server.metric("fused_mlp_queue_rows") == 0
 
 
+@both_fronts
 def test_no_request_is_faster_than_its_kernel(server: Server, client: Client, example: np.ndarray) -> None:
     """A worker may answer in the same round of the front's loop in which the request arrived: it still took time."""
     with ThreadPoolExecutor(6) as callers:
@@ -83,6 +86,7 @@ def test_no_request_is_faster_than_its_kernel(server: Server, client: Client, ex
     assert quickest == 0
 
 
+@both_fronts
 def test_a_refused_variant_is_counted_under_its_model(front: str, example: np.ndarray) -> None:
     with Server(front=front) as server, Client(server.target) as client:
         with pytest.raises(PredictError, match="does not let requests choose 'unfused'"):

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from fused_mlp.service.client import Client
-from fused_mlp.service.observe.model_metrics import FAMILIES
+from fused_mlp.service.observe.scrape.model_metrics import FAMILIES
 from tests.support.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ DESCRIBED = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, l
 def written_names() -> set[str]:
     """Of all families that the code can export, as their series are called."""
     names = {family.name + ("_total" if family.kind == "counter" else "") for family in FAMILIES}
-    text = (ROOT / "service" / "observe" / "metrics.py").read_text()
+    text = (ROOT / "service" / "observe" / "scrape" / "metrics.py").read_text()
     for kind, name in re.findall(r'(Counter|Gauge)MetricFamily\(\s*f?"(fused_mlp_\w+)"', text):
         names.add(name + ("_total" if kind == "Counter" else ""))
     gauges, counters = (
@@ -49,7 +49,8 @@ def test_page_has_every_metric_of_the_code_and_no_other() -> None:
 @pytest.fixture(scope="module")
 def busy() -> Iterator[Server]:
     """A server with something in most series."""
-    with Server(split=0.5, shadow=1, precision="int8", max_loaded_bytes=1 << 30, load="lazy") as server:
+    policy = '{"*": {"precision": "int8"}}'
+    with Server(split=0.5, shadow=1, policy=policy, max_loaded_bytes=1 << 30, load="lazy") as server:
         with Client(server.target) as client:
             example = np.asarray(client.model("digits").versions[-1].example, np.float32)
             for _ in range(20):

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.conformance.certificates import Certificates
 from tests.e2e.test_admin_callers import digest
-from tests.e2e.test_tls_reload import wait_until
 from tests.support.browser import open_browser
+from tests.support.certificates import Certificates
 from tests.support.server import Server, run_to_exit
 from tests.support.tls import Peer, serial_of
+from tests.support.waiting import wait_until
 
 TOKEN = "read-only-metrics"
 PROTECTED = ("/", "/metrics", "/status.json", "/elsewhere")

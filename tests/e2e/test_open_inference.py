@@ -13,7 +13,8 @@ import pytest
 from fused_mlp import models
 from fused_mlp.protos import open_inference_pb2 as pb
 from fused_mlp.protos.stubs import Stub
-from fused_mlp.service.client import Client
+from fused_mlp.service.client import Client, PredictError
+from tests.support.fronts import both_fronts
 from tests.support.server import Server, demo_copy
 
 
@@ -41,6 +42,7 @@ def loadable(tmp_path: Path, front: str) -> Iterator[Loadable]:
         yield Loadable(root, client, Stub(channel, pb, "GRPCInferenceService"))
 
 
+@both_fronts
 def test_live_ready_and_metadata(stub: Stub) -> None:
     assert stub.ServerLive(pb.ServerLiveRequest()).live
     assert stub.ServerReady(pb.ServerReadyRequest()).ready
@@ -57,6 +59,7 @@ def test_live_ready_and_metadata(stub: Stub) -> None:
     assert [m.name for m in stub.RepositoryIndex(pb.RepositoryIndexRequest()).models] == ["digits"]
 
 
+@both_fronts
 @pytest.mark.parametrize("how", ["raw", "fp32_contents", "fp64_contents"])
 def test_infer_answers_in_raw_contents(stub: Stub, client: Client, example: np.ndarray, how: str) -> None:
     x = np.stack([example, example / 2])
@@ -77,6 +80,7 @@ def test_infer_answers_in_raw_contents(stub: Stub, client: Client, example: np.n
     np.testing.assert_array_equal(answered, client.predict("digits", x).output.astype(dtype))
 
 
+@both_fronts
 def test_stream_infer_goes_on_after_a_bad_message(stub: Stub, example: np.ndarray) -> None:
     def request(name: str, model: str) -> pb.ModelInferRequest:
         tensor = pb.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=[1, 64])
@@ -102,6 +106,7 @@ def test_statistics_count_rows_and_batches(stub: Stub, client: Client, example: 
     assert tuple(np.subtract(count(), before)) == (3, 1, 1)
 
 
+@both_fronts
 def test_statistics_charge_each_request_every_phase(stub: Stub, client: Client, example: np.ndarray) -> None:
     def read() -> np.ndarray:
         """(count, ns) of the whole request, then of its phases."""
@@ -119,6 +124,21 @@ def test_statistics_charge_each_request_every_phase(stub: Stub, client: Client, 
     assert durations[1:].sum() <= durations[0]
 
 
+@both_fronts
+def test_statistics_keep_time_of_failures_apart(stub: Stub, client: Client, example: np.ndarray) -> None:
+    def read() -> tuple[pb.StatisticDuration, pb.StatisticDuration]:
+        (model,) = stub.ModelStatistics(pb.ModelStatisticsRequest(name="digits")).model_stats
+        return model.inference_stats.success, model.inference_stats.fail
+
+    client.predict("digits", example)
+    success, failure = read()
+    with pytest.raises(PredictError, match="INVALID_ARGUMENT"):
+        client.predict("digits", example[:7])
+    success_after, failure_after = read()
+    assert success_after == success
+    assert failure_after.count == failure.count + 1
+
+
 def test_loading_and_unloading_are_off_by_default(stub: Stub) -> None:
     for call, request in (
         (stub.RepositoryModelLoad, pb.RepositoryModelLoadRequest(model_name="digits")),
@@ -130,6 +150,7 @@ def test_loading_and_unloading_are_off_by_default(stub: Stub) -> None:
         assert "FUSED_MLP_ALLOW_LOAD=1" in failure.value.details()
 
 
+@both_fronts
 def test_new_version_is_loaded_and_a_model_unloaded_when_allowed(loadable: Loadable) -> None:
     root, client, stub = loadable
     models.save(models.load(root / "digits" / "1"), root / "digits" / "2")
@@ -179,7 +200,7 @@ def test_load_fails_when_one_version_cannot_be_served(loadable: Loadable) -> Non
     with pytest.raises(grpc.RpcError) as failure:
         stub.RepositoryModelLoad(load)
     assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "model 'digits' serves on as it was: digits/2: " in failure.value.details()
+    assert "model 'digits' keeps its current version: digits/2: " in failure.value.details()
     assert [v.version for v in client.model("digits").versions] == [1]
     assert client.predict("digits", [0.0] * 64).version == 1
     (root / "digits/2").rmdir()

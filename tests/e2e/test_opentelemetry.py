@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from fused_mlp.service.client import AsyncClient, Client, PredictError, propagation
+from tests.support.fronts import both_fronts
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.prometheus import Prometheus
 from tests.support.puppet import POISON, PuppetService
@@ -48,6 +49,7 @@ def openmetrics(server: Server) -> str:
         return response.read().decode()
 
 
+@both_fronts
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_a_sampled_request_becomes_spans(
     receiver: OtlpReceiver, otel: pytest.MonkeyPatch, front: str, protocol: str
@@ -193,6 +195,7 @@ def test_several_traceparents_count_as_none(receiver: OtlpReceiver, otel: pytest
     assert not span.parent_span_id
 
 
+@both_fronts
 def test_a_log_line_names_the_trace_that_began_here(
     receiver: OtlpReceiver, otel: pytest.MonkeyPatch, front: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,6 +211,7 @@ def test_a_log_line_names_the_trace_that_began_here(
     assert span.status.code == Status.STATUS_CODE_ERROR
 
 
+@both_fronts
 def test_a_request_that_expires_in_the_queue_has_no_batch(
     receiver: OtlpReceiver, otel: pytest.MonkeyPatch, front: str
 ) -> None:

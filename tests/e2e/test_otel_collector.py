@@ -50,7 +50,7 @@ def test_a_collector_that_comes_back_gets_spans_again(otel: pytest.MonkeyPatch) 
         log = server.stop()
     [why] = re.findall(rf"spans cannot be exported to http://127.0.0.1:{port}: (.*)", log)
     assert "Failed to export" in why
-    assert log.count(f"spans can again be exported to http://127.0.0.1:{port}") == 1
+    assert log.count(f"spans are exported again to http://127.0.0.1:{port}") == 1
     assert "Traceback" not in log
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which variant answers: split, override and changes at run time, on both APIs and both fronts."""
+"""Which variant answers: split, override and changes at run time, by both APIs."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ import pytest
 from fused_mlp import kernels, models
 from fused_mlp.models import Mlp, MlpSpec
 from fused_mlp.models.importers.importer import import_model
-from fused_mlp.models.precision import to_precision
-from fused_mlp.models.spec import INPUT, Linear
+from fused_mlp.models.program.spec import INPUT, Linear
+from fused_mlp.models.weights.precision import to_precision
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.admin import AdminClient
 from fused_mlp.service.settings.settings import DEMO_REPOSITORY
@@ -68,8 +68,9 @@ def test_an_int8_version_is_served_beside_a_float32_one(repository: Path) -> Non
         assert server.metric("fused_mlp_shadow_mismatches_total") == 0
 
 
-def test_the_setting_keeps_float32_versions_in_int8(repository: Path) -> None:
-    with Server(model_repository=repository, precision="int8") as server, Client(server.target) as client:
+def test_a_policy_for_all_models_keeps_float32_versions_in_int8(repository: Path) -> None:
+    policy = '{"*": {"precision": "int8"}}'
+    with Server(model_repository=repository, policy=policy) as server, Client(server.target) as client:
         first, second = client.model("digits").versions
         assert (first.precision, second.precision) == ("int8", "int8")
         assert first.precision_error is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Good requests over a real socket, on both fronts."""
+"""Good requests over a real socket."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client import AsyncClient, Client, PredictError
 from fused_mlp.service.settings.settings import DEMO_REPOSITORY
+from tests.support.fronts import both_fronts
 from tests.support.server import Server
 
 
@@ -24,6 +25,7 @@ def eager(mlp: models.Mlp, x: np.ndarray) -> np.ndarray:
         return mlp.to_torch()(torch.from_numpy(x)).numpy()
 
 
+@both_fronts
 def test_example_is_classified_as_its_digit(client: Client, example: np.ndarray) -> None:
     version = client.model("digits").version()
     assert version is not None
@@ -35,6 +37,7 @@ def test_example_is_classified_as_its_digit(client: Client, example: np.ndarray)
     assert prediction.timings.batch_rows >= 1
 
 
+@both_fronts
 @pytest.mark.parametrize("variant", ["fused", "unfused"])
 def test_variant_of_the_request_is_run(client: Client, reference: models.Mlp, variant: str) -> None:
     x = np.random.default_rng(1).uniform(0, 16, (37, 64)).astype(np.float32)
@@ -44,6 +47,7 @@ def test_variant_of_the_request_is_run(client: Client, reference: models.Mlp, va
     np.testing.assert_allclose(prediction.output, eager(reference, x), atol=2e-6)
 
 
+@both_fronts
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 2e-6), ("float16", 1e-3)])
 def test_answer_comes_in_the_dtype_of_the_request(
     client: Client, reference: models.Mlp, dtype: str, tolerance: float
@@ -91,6 +95,7 @@ def test_rows_are_bit_identical_alone_and_in_a_batch(client: Client) -> None:
         np.testing.assert_array_equal(alone, together[index])
 
 
+@both_fronts
 def test_stream_answers_each_request_and_goes_on_after_a_bad_one(client: Client, example: np.ndarray) -> None:
     inputs = [example, example[:-1], example, np.stack([example] * 5)]
     items = {item.index: item for item in client.stream("digits", inputs)}
@@ -100,6 +105,7 @@ def test_stream_answers_each_request_and_goes_on_after_a_bad_one(client: Client,
     assert [items[index].unwrap().output.shape for index in (0, 2, 3)] == [(10,), (10,), (5, 10)]
 
 
+@both_fronts
 async def test_async_client_gets_the_same_answers(
     server: Server, client: Client, example: np.ndarray
 ) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs with several outputs, shapes of their own and skips over a real socket, on both fronts and both APIs."""
+"""Programs with several outputs, shapes of their own and skips over a real socket, by both APIs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import grpc
 import numpy as np
 import pytest
 
-from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.program.evaluation import evaluate
 from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.protos import open_inference_pb2 as oip
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client import AsyncClient, Client, PredictError
+from tests.support.fronts import both_fronts
 from tests.support.programs import PROGRAMS, save_programs
 from tests.support.server import Server
 
@@ -75,6 +76,7 @@ def answers(response: oip.ModelInferResponse) -> dict[str, np.ndarray]:
 # ---- fused_mlp.v1 and the Python clients
 
 
+@both_fronts
 def test_predict_answers_the_first_output_unless_asked(caller: Client, x: np.ndarray) -> None:
     first = caller.predict("policy", x)
     np.testing.assert_allclose(first.output, expected("policy", x, "pi"), **CLOSE)
@@ -84,6 +86,7 @@ def test_predict_answers_the_first_output_unless_asked(caller: Client, x: np.nda
     assert list(value.outputs) == ["v"]
 
 
+@both_fronts
 def test_predict_answers_all_outputs_at_once(caller: Client, x: np.ndarray) -> None:
     prediction = caller.predict("policy", x, output="*")
     assert {name: y.shape for name, y in prediction.outputs.items()} == {"pi": (5, 4), "v": (5,)}
@@ -109,6 +112,7 @@ def test_squeezed_output_has_the_dimensions_of_the_input_without_the_last(
         np.testing.assert_allclose(y, wanted.reshape(shape), **CLOSE)
 
 
+@both_fronts
 async def test_asyncio_client_and_streams_select_outputs(served: Server, x: np.ndarray) -> None:
     wanted = expected("policy", x, "v")[:, 0]
     async with AsyncClient(served.target) as caller:
@@ -185,6 +189,7 @@ def test_row_of_a_model_without_a_shape_may_have_any_of_its_size(
 # ---- the Open Inference Protocol
 
 
+@both_fronts
 def test_infer_answers_each_output_as_a_tensor(inference: Stub, x: np.ndarray) -> None:
     both = answers(inference.ModelInfer(infer_request(x)))
     assert {name: y.shape for name, y in both.items()} == {"pi": (5, 4), "v": (5, 1)}

@@ -11,6 +11,7 @@ import pytest
 from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.errors import Code
+from tests.support.fronts import both_fronts
 from tests.support.puppet import POISON, PuppetService
 
 
@@ -31,6 +32,7 @@ def request(first: float = 1.0, rows: int = 1) -> pb.PredictRequest:
     return pb.PredictRequest(model="digits", input=pb.Tensor(shape=x.shape, data=x.tobytes()))
 
 
+@both_fronts
 def test_full_queue_refuses_at_once_and_says_when_to_retry(puppet: PuppetService, stub) -> None:
     puppet.hold()
     running = stub.Predict.future(request())
@@ -48,6 +50,7 @@ def test_full_queue_refuses_at_once_and_says_when_to_retry(puppet: PuppetService
     assert puppet.lane().snapshot().refused["queue_full"] == 1
 
 
+@both_fronts
 def test_expired_request_never_reaches_the_kernel(puppet: PuppetService, stub) -> None:
     puppet.hold()
     running = stub.Predict.future(request(1.0))
@@ -64,6 +67,7 @@ def test_expired_request_never_reaches_the_kernel(puppet: PuppetService, stub) -
     assert sorted(seen) == [1.0, 3.0]
 
 
+@both_fronts
 def test_cancelled_call_does_not_disturb_its_batch_mates(puppet: PuppetService, stub) -> None:
     puppet.hold()
     running = stub.Predict.future(request(1.0))
@@ -78,6 +82,7 @@ def test_cancelled_call_does_not_disturb_its_batch_mates(puppet: PuppetService, 
     assert 3.0 not in np.concatenate(puppet.kernel.batches)[:, 0]
 
 
+@both_fronts
 def test_kernel_that_throws_fails_its_own_batch_only_and_leaks_nothing(
     puppet: PuppetService, stub, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,6 +109,7 @@ def test_requests_that_wait_share_a_batch(puppet: PuppetService, stub) -> None:
     assert running.result(30).timings.batch_rows == 1
 
 
+@both_fronts
 def test_draining_answers_what_was_accepted_and_refuses_what_comes(puppet: PuppetService, stub) -> None:
     puppet.hold()
     accepted = stub.Predict.future(request())
@@ -114,3 +120,27 @@ def test_draining_answers_what_was_accepted_and_refuses_what_comes(puppet: Puppe
     assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
     puppet.release()
     assert list(accepted.result(30).output.shape) == [1, 10]
+
+
+@both_fronts
+def test_calls_that_their_client_ends_at_the_deadline_count_as_expired(puppet: PuppetService, stub) -> None:
+    """Its own deadline is a little before the one that it sends, and it tells of it by a reset."""
+    puppet.hold()
+    running = stub.Predict.future(request())
+    puppet.wait_entered()
+    for _ in range(5):
+        with pytest.raises(grpc.RpcError) as failure:
+            stub.Predict(request(), timeout=0.05)
+        assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    early = stub.Predict.future(request(), timeout=30)
+    puppet.wait_for(lambda: puppet.lane().snapshot().in_flight == 7)
+    early.cancel()
+    stub.ListModels(
+        pb.ListModelsRequest(), timeout=30
+    )  # on the same connection: its answer follows the reset
+    puppet.release()
+    assert running.result(30).version == 1
+    puppet.wait_for(lambda: sum(puppet.lane().snapshot().requests.codes.values()) == 7)
+    codes = puppet.lane().snapshot().requests.codes
+    assert codes[Code.DEADLINE_EXCEEDED] == 5
+    assert codes[Code.CANCELLED] == 1

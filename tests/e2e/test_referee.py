@@ -12,8 +12,8 @@ import pytest
 
 from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.models import Mlp, MlpSpec, save
-from fused_mlp.models.precision import reduce_precision
-from fused_mlp.models.spec import INPUT, Linear
+from fused_mlp.models.program.spec import INPUT, Linear
+from fused_mlp.models.weights.precision import reduce_precision
 from fused_mlp.service.client import Client
 from tests.support.puppet import PuppetService
 
@@ -116,7 +116,7 @@ def test_a_wrong_unfused_kernel_does_not_withdraw_fused(
             predict(puppet, client, X)
             puppet.wait_for(lambda: verdicts(puppet) == {"unfused_wrong": count})  # noqa: B023
         assert client.predict("digits", X).variant == "fused"
-        assert "digits/1: MISMATCH, served on as before: fused and unfused differ by 0.5" in caplog.text
+        assert "digits/1: MISMATCH, serving as before: fused and unfused differ by 0.5" in caplog.text
         assert "unfused is wrong: 0.5 from float64, where rounding explains" in caplog.text
 
 

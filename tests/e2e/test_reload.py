@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from fused_mlp.service.cli.program import app
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.fronts.selection import native_front_problem
 from tests.support.server import Server, demo_copy, free_port
+from tests.support.waiting import wait_until
 
 X = np.zeros((1, 64), np.float32)
 Followed = tuple[Path, Server, Client, str]  # the last: how the server follows
@@ -38,13 +38,6 @@ def add_version(root: Path, version: int, model: str = "digits") -> Path:
 def break_weights(version: Path) -> None:
     weights = version / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\xc0\x7f")
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 30) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.01)
 
 
 def states(client: Client, model: str = "digits") -> dict[int, str]:
@@ -80,7 +73,7 @@ def asked(server: Server, condition: Callable[[], object], mode: str = "signal")
     """In the other modes the server looks by itself."""
     if mode == "signal":
         server.signal(signal.SIGHUP)
-    wait_for(condition)
+    wait_until(condition)
 
 
 def test_versions_come_break_and_go(followed: Followed) -> None:
@@ -108,12 +101,12 @@ def test_versions_come_break_and_go(followed: Followed) -> None:
     shutil.rmtree(root / "digits" / "2")
     asked(server, lambda: states(client) == {1: "READY"}, mode)
     assert client.predict("digits", X).version == 1
-    assert check_trailers(server, "digits") == []
+    wait_until(lambda: check_trailers(server, "digits") == [])
 
     add_version(root, 1, "other")
     asked(server, lambda: "other" in [model.name for model in client.models()], mode)
-    wait_for(lambda: states(client, "other") == {1: "READY"})
-    wait_for(lambda: client.health("other") == "SERVING")
+    wait_until(lambda: states(client, "other") == {1: "READY"})
+    wait_until(lambda: client.health("other") == "SERVING")
     shutil.rmtree(root / "other")
     asked(server, lambda: "other" not in [model.name for model in client.models()], mode)
     assert server.metric("fused_mlp_requests_total", version="1", code="OK") == 2
@@ -121,7 +114,7 @@ def test_versions_come_break_and_go(followed: Followed) -> None:
     # A disk that is away has not changed.
     away = root.with_name(root.name + "-away")
     (root / "digits").rename(away)
-    asked(server, lambda: "what is served of it stays" in server.log(), mode)
+    asked(server, lambda: "keeping the current versions" in server.log(), mode)
     assert client.predict("digits", X).version == 1
     away.rename(root / "digits")
     add_version(root, 2)
@@ -139,12 +132,12 @@ def test_a_version_whose_files_are_replaced_serves_the_new_ones_or_the_old(tmp_p
         good = weights.read_bytes()
         weights.write_bytes(good[:-4] + b"\0\0\xc0\x7f")  # NaN
         server.signal(signal.SIGHUP)
-        wait_for(lambda: "serves on as it was" in server.log())
+        wait_until(lambda: "keeping the current files" in server.log())
         np.testing.assert_array_equal(client.predict("digits", X).output, before)
         assert "its new files cannot be used" in client.model("digits").version(1).reason
         weights.write_bytes(good[:-4] + np.float32(40).tobytes())
         server.signal(signal.SIGHUP)
-        wait_for(lambda: not client.model("digits").version(1).reason)
+        wait_until(lambda: not client.model("digits").version(1).reason)
         assert not np.array_equal(client.predict("digits", X).output, before)
 
 
@@ -183,7 +176,7 @@ def test_versions_on_demand_replace_one_in_use_only_once_they_are_loaded(tmp_pat
         add_version(root, 3)
         add_version(root, 2, "idle")
         asked(server, lambda: states(client).get(3) == "READY")
-        wait_for(lambda: states(client, "idle") == {1: "ON_DEMAND", 2: "ON_DEMAND"})
+        wait_until(lambda: states(client, "idle") == {1: "ON_DEMAND", 2: "ON_DEMAND"})
         assert client.predict("digits", X).version == 3
         assert client.predict("idle", X).version == 2
 
@@ -234,7 +227,7 @@ def test_an_operator_loads_pins_rolls_back_and_unloads(front: str, tmp_path: Pat
         add_version(root, 5)
         add_version(root, 1, "other")
         server.signal(signal.SIGHUP)
-        wait_for(lambda: [model.name for model in client.models()] == ["other"])
+        wait_until(lambda: [model.name for model in client.models()] == ["other"])
         assert default_of(run(admin, "load", "digits", "--json")) == 1  # its policy has outlived it
         assert states(client).keys() == {1, 2, 3, 5}
 
@@ -257,7 +250,9 @@ def test_a_policy_says_which_versions_are_served(tmp_path: Path) -> None:
         assert default_of(run(admin, "rollback", "digits", "--json")) == 2
         assert states(client) == {2: "READY", 3: "READY", 4: "UNAVAILABLE"}
         assert default_of(run(admin, "pin", "digits", "latest", "--json")) == 3
-        wait_for(lambda: states(client) == {3: "READY", 4: "UNAVAILABLE"})  # not waited for: a pin is urgent
+        wait_until(
+            lambda: states(client) == {3: "READY", 4: "UNAVAILABLE"}
+        )  # not waited for: a pin is urgent
         add_version(root, 5)
         asked(server, lambda: states(client) == {5: "READY"})
         done = run(admin, "policy", "set", "digits", "--versions", "1,5")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,15 +14,16 @@ import pytest
 
 from fused_mlp import models
 from fused_mlp.protos import fused_mlp_pb2 as fm
-from fused_mlp.service.catalog.ledger import MOST_COUNTED
+from fused_mlp.service.catalog.ledger import MAX_COUNTED
 from fused_mlp.service.client import Client
 from fused_mlp.service.client.admin import AdminClient
 from fused_mlp.service.fronts.selection import native_front_problem
-from tests.conformance.peer import PREDICT, framed
+from tests.support.peer import PREDICT, framed
 from tests.support.server import Server, demo_copy, free_port
+from tests.support.waiting import wait_until
 
 CONNECTIONS, RATE, REQUESTS = 8, 20_000, 80_000
-MOST_ROUNDS = MOST_COUNTED // 2 - 1  # the counters of versions before are not kept
+MAX_ROUNDS = MAX_COUNTED // 2 - 1  # the counters of versions before are not kept
 X = np.random.default_rng(0).random((1, 64), np.float32)
 
 
@@ -48,13 +48,6 @@ def rate_of(load: subprocess.Popen[str]) -> float:
     return float(rate[1])
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.01)
-
-
 def churn(root: Path, client: Client, admin: AdminClient, running: Callable[[], bool]) -> int:
     """As long as the load runs. Returns how many rounds."""
     good = models.load(root / "digits" / "1")
@@ -64,24 +57,25 @@ def churn(root: Path, client: Client, admin: AdminClient, running: Callable[[], 
 
     newest = 1
     rounds = 0
-    while running() and rounds < MOST_ROUNDS:
+    while running() and rounds < MAX_ROUNDS:
         new, broken = newest + 1, newest + 2  # the broken number is used again
         models.save(good, root / "digits" / str(new))
-        wait_for(lambda: states().get(new) == "READY")  # noqa: B023 - called at once
+        wait_until(lambda: states().get(new) == "READY")  # noqa: B023 - called at once
         weights = root / ".draft" / "model.safetensors"
         models.save(good, weights.parent)
         weights.write_bytes(weights.read_bytes()[:-4])
         weights.parent.rename(root / "digits" / str(broken))
         assert admin.roll_back("digits").default_version == newest
         assert admin.pin("digits", 0).default_version == new
-        wait_for(lambda: states().get(broken) == "UNAVAILABLE")  # noqa: B023
+        wait_until(lambda: states().get(broken) == "UNAVAILABLE")  # noqa: B023
         shutil.rmtree(root / "digits" / str(newest))
         shutil.rmtree(root / "digits" / str(broken))
-        wait_for(lambda: states().keys() == {new})  # noqa: B023
+        wait_until(lambda: states().keys() == {new})  # noqa: B023
         newest, rounds = new, rounds + 1
     return rounds
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(bool(native_front_problem()), reason=native_front_problem())
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
 def test_no_request_fails_while_versions_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

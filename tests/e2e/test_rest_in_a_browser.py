@@ -99,7 +99,7 @@ def test_a_page_of_a_named_origin(browser: Chrome, pages: int, port: int) -> Non
     assert raw["status"] == 200
     assert json.loads(raw["body"][: int(raw["length"])])["outputs"][0]["shape"] == [1, 10]
     wrong = ask(browser, server + INFER, method="POST", body="{}")  # an error can be read, too
-    assert (wrong["status"], "inputs: expected one tensor" in wrong["body"]) == (400, True)
+    assert (wrong["status"], "inputs: expected tensors by name, got none" in wrong["body"]) == (400, True)
 
 
 def test_a_page_of_another_origin(browser: Chrome, pages: int, port: int) -> None:

@@ -11,19 +11,20 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Self
 
 import grpc
+import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fused_mlp.service.client import Client, PredictError, RetryPolicy
+from fused_mlp.protos import fused_mlp_pb2 as pb
+from fused_mlp.protos.stubs import Stub
+from fused_mlp.service.client import Client
 from fused_mlp.service.client.admin import AdminClient
 from fused_mlp.service.fronts.selection import native_front_problem
+from tests.support.fronts import both_fronts
 from tests.support.server import COMMAND, Server, environment, free_port, run_to_exit
+from tests.support.waiting import wait_until
 
 X = [0.0] * 64
 # A server whose only kernel says that it is being built, and then waits for a line on stdin.
@@ -45,102 +46,106 @@ main()
 """
 
 
-class StuckServer:
-    """A process that is in the middle of loading its model, until `release` is called."""
+class StuckServer(Server):
+    """In the middle of loading its model, until `release` is called."""
 
     def __init__(self, **settings: object) -> None:
-        self.metrics_port = free_port()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", STUCK, "serve"],
-            env=environment(**{"metrics_port": self.metrics_port, **settings}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        port = free_port()
+        self.metrics_url = f"http://127.0.0.1:{port}"
+        super().__init__(command=[sys.executable, "-c", STUCK, "serve"], metrics_port=port, **settings)
 
-    def wait_until_building(self) -> str:
-        """Returns the gRPC target."""
+    def wait_until_ready(self) -> None:
         assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        if self.process.stdout.readline() != "building\n":
-            raise AssertionError(
-                f"the server ended with {self.process.wait(10)}: {self.process.stderr.read()}"
-            )
-        found = re.search(r"listening on (\S+), loading models", self.process.stderr.readline())
-        assert found
-        return found[1]
-
-    def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.metrics_port}{path}", timeout=10
-            ) as response:
-                return response.status, response.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+        assert self.process.stdout.readline() == "building\n", self.stop()
+        loading = re.compile(r"loading models from \S+, then listening on (\S+)")
+        wait_until(lambda: loading.search(self.log()))
+        self.target = loading.findall(self.log())[0]
 
     def release(self) -> None:
-        """Returns when the banner was printed: ready."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        for line in self.process.stdout:
-            if line.lstrip().startswith("try "):
-                return
-        raise AssertionError("the server ended")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
+        super().wait_until_ready()
 
 
-def test_ports_answer_while_models_are_loaded(front: str) -> None:
+@both_fronts
+def test_connections_are_refused_while_models_are_loaded(front: str) -> None:
+    """A client that has other servers tries those at once; the metrics port says what it waits for."""
     with StuckServer(front=front) as server:
-        target = server.wait_until_building()
         assert server.get("/healthz") == (200, "ok\n")
         assert server.get("/readyz") == (503, "not ready: loading models\n")
         status = json.loads(server.get("/status.json")[1])
         assert (status["ready"], status["models"][0]["versions"][0]["state"]) == (False, "LOADING")
         assert 'fused_mlp_model_info{model="digits",state="LOADING"' in server.get("/metrics")[1]
-        with (
-            grpc.insecure_channel(target) as channel,
-            Client(target, retry=RetryPolicy(attempts=1)) as client,
-        ):
-            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-            assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
-            assert client.health("digits") == "NOT_SERVING"
-            for version in (None, 1):
-                with pytest.raises(
-                    PredictError, match="model 'digits' version 1 is still loading"
-                ) as refused:
-                    client.predict("digits", X, version=version)
-                assert refused.value.code is grpc.StatusCode.UNAVAILABLE
-            with pytest.raises(PredictError, match="not served here"):
-                client.predict("nonesuch", X)
-            assert client.model("digits").version(1).state == "LOADING"
-            server.release()
-            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-            watch.cancel()
-            assert server.get("/readyz") == (200, "ready\n")
+        host, _, port = server.target.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+        with socket.socket() as another, pytest.raises(OSError, match="in use"):
+            another.bind((host, int(port)))
+        server.release()
+        assert server.get("/readyz") == (200, "ready\n")
+        with Client(server.target) as client:
+            assert client.health("digits") == "SERVING"
             assert client.predict("digits", X).variant == "fused"
-        server.process.terminate()
-        assert server.process.wait(30) == 0
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
 
 
+@pytest.mark.parametrize("policy", ["round_robin", "pick_first"])
+def test_a_stock_client_loses_no_call_while_a_restarted_server_loads(front: str, policy: str) -> None:
+    """Of two servers one is still loading: no retry policy, no health checks."""
+    rows = np.zeros((1, 64), np.float32)
+    request = pb.PredictRequest(model="digits", input=pb.Tensor(shape=rows.shape, data=rows.tobytes()))
+    with StuckServer(front=front) as loading, Server(front=front) as serving:
+        options = [("grpc.service_config", json.dumps({"loadBalancingConfig": [{policy: {}}]}))]
+        with grpc.insecure_channel(f"ipv4:{loading.target},{serving.target}", options=options) as channel:
+            stub = Stub(channel, pb, "Inference")
+            for _ in range(50):
+                assert stub.Predict(request, timeout=20).version == 1
+            loading.release()
+            for _ in range(50):
+                assert stub.Predict(request, timeout=20).version == 1
+
+
+@both_fronts
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_loading_ends_the_process_at_once(front: str, number: signal.Signals) -> None:
     with StuckServer(front=front) as server:
-        server.wait_until_building()
-        server.process.send_signal(number)
-        assert server.process.wait(30) == 128 + number
-        assert server.process.stderr is not None
-        assert "stopped while loading" in server.process.stderr.read()
+        server.signal(number)
+        assert server.wait() == 128 + number
+        assert "stopped while loading" in server.log()
+
+
+HUNG = """
+import threading
+from fused_mlp.models.repository import repository
+from fused_mlp.service import app, process
+from fused_mlp.service.settings.environment import load_settings
+
+def hang(*_, **options):
+    print("hangs", flush=True)
+    threading.Event().wait()
+
+repository.Repository.scan = hang
+app.MAX_SILENCE_S = 0.05
+raise SystemExit(process.serve(load_settings()))
+"""
+
+
+def test_a_share_that_does_not_answer_at_the_start_is_told_of_and_a_signal_ends_the_wait() -> None:
+    command = [sys.executable, "-c", HUNG]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            assert server.stdout.readline() == "hangs\n"
+            assert "has not answered for 0.05 s: the start waits for it" in server.stderr.readline()
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(10) == 128 + signal.SIGTERM
+        finally:
+            server.kill()
 
 
 @pytest.mark.parametrize("which", ["grpc_port", "metrics_port", "admin_port"])
@@ -174,6 +179,7 @@ def test_an_address_that_is_not_ours_is_told(front: str, host: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@both_fronts
 def test_a_server_that_answers_fused_does_not_load_torch(front: str) -> None:
     with Server(front=front, admin_port=(port := free_port())) as server, Client(server.target) as client:
         client.predict("digits", X)

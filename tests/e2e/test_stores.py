@@ -14,9 +14,10 @@ from safetensors.numpy import save_file
 
 from fused_mlp import models
 from fused_mlp.service.client import Client
-from tests.e2e.test_reload import X, add_version, states, wait_for
+from tests.e2e.test_reload import X, add_version, states
 from tests.support.fleet import tiny_mlp
 from tests.support.server import Server, demo_copy, run_to_exit
+from tests.support.waiting import wait_until
 
 BUCKET = "models"
 
@@ -76,10 +77,10 @@ def test_a_repository_in_s3_is_followed_and_served_without_it(s3: S3, tmp_path: 
         assert client.predict("digits", X).version == 1
         add_version(local, 2)
         s3.upload(local, "prod")
-        wait_for(lambda: states(client) == {1: "READY", 2: "READY"})
+        wait_until(lambda: states(client) == {1: "READY", 2: "READY"})
         assert server.log().count("fetched digits/1") == 1
         s3.stop()
-        wait_for(lambda: "what was fetched before stays" in server.log())
+        wait_until(lambda: "what was fetched before stays" in server.log())
         assert client.predict("digits", X).version == 2
         assert server.metric("fused_mlp_fetch_failures_total", repository=f"s3://{BUCKET}/prod") >= 1
     with Server(**settings) as server, Client(server.target) as client:  # while the store is down

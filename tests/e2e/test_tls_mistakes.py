@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client and a server that disagree about TLS: one line that says what is probably wrong, over both fronts."""
+"""A client and a server that disagree about TLS: one line that says what is probably wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.certificates import Certificates
+from tests.support.certificates import Certificates
+from tests.support.fronts import both_fronts
 from tests.support.server import Server
 
 MUTUAL = "the server ended the TLS handshake: it may want a client certificate, or not trust the one it got"
@@ -91,6 +92,7 @@ def test_a_certificate_for_another_name(command: str, secure: Server, certificat
     assert failure(secure, command, "--tls-ca", certificates.ca, "--tls-name", "other.example") == expected
 
 
+@both_fronts
 @COMMANDS
 def test_no_client_certificate(command: str, mutual: Server, certificates: Certificates) -> None:
     assert failure(mutual, command, "--tls-ca", certificates.ca) == MUTUAL

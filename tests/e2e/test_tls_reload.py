@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,9 +16,11 @@ import grpc
 import pytest
 
 from fused_mlp.service.client import Client, PredictError, RetryPolicy, Tls
-from tests.conformance.certificates import Certificates
+from tests.support.certificates import Certificates
+from tests.support.fronts import both_fronts
 from tests.support.server import Server, free_port
 from tests.support.tls import Peer, serial_of
+from tests.support.waiting import wait_until
 
 
 class Files:
@@ -66,13 +68,6 @@ def peer(certificates: Certificates) -> Peer:
     return Peer(certificates.ca)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in 30 s"
-        time.sleep(0.05)
-
-
 def reloads(server: Server, result: str, files: str = "tls") -> float:
     return server.metric("fused_mlp_reloads_total", files=files, result=result)
 
@@ -81,6 +76,7 @@ def admin_target(server: Server) -> str:
     return server._find(r"admin +(\S+)")
 
 
+@both_fronts
 def test_a_changed_certificate_is_served_to_new_connections_and_old_ones_go_on(
     server: Server, files: Files, peer: Peer, certificates: Certificates
 ) -> None:
@@ -131,6 +127,7 @@ def test_new_connections_during_reloads_all_succeed(
     assert reloads(server, "failed") == 0
 
 
+@both_fronts
 @pytest.mark.parametrize("broken", ["another key", "no certificate", "no file"])
 def test_files_that_cannot_be_used_leave_the_old_certificate(
     broken: str, server: Server, files: Files, peer: Peer, certificates: Certificates, tmp_path: Path
@@ -181,6 +178,7 @@ def test_a_session_is_not_resumed_after_a_reload(server: Server, peer: Peer) -> 
     assert not resumed
 
 
+@both_fronts
 def test_a_replaced_client_ca_counts_for_new_connections(
     front: str, certificates: Certificates, tmp_path: Path
 ) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from fused_mlp.service.client import Client, PredictError, Tls
 from fused_mlp.service.fronts.selection import native_front_problem
-from tests.conformance.certificates import Certificates
-from tests.e2e.test_tls_reload import reloads, wait_until
+from tests.e2e.test_tls_reload import reloads
+from tests.support.certificates import Certificates
 from tests.support.server import Server, run_to_exit
 from tests.support.tls import Peer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(bool(native_front_problem()), reason=native_front_problem())
 
@@ -67,4 +68,4 @@ def test_a_list_that_nobody_would_check_is_refused(authority: Certificates) -> N
     own = authority.server_files()
     refused = run_to_exit(front="native", tls_crl=crl, tls_certificate=own.certificate, tls_key=own.key)
     assert refused.returncode == 1
-    assert "FUSED_MLP_TLS_CRL is set without FUSED_MLP_TLS_CLIENT_CA" in refused.stderr
+    assert "FUSED_MLP_TLS_CRL requires FUSED_MLP_TLS_CLIENT_CA" in refused.stderr

@@ -45,3 +45,9 @@ def test_policy_with_two_heads_balances_the_pole(tmp_path: Path) -> None:
     assert "output logits: 2 number(s)\noutput value: 1 number(s)\n" in printed
     assert number(r"the pole stood for (\d+) steps", printed) == 300
     assert re.search(r'"outputs": \{"logits": \[\[.*\]\], "value": \[', printed)
+
+
+def test_two_towers_find_the_items_that_numpy_finds(tmp_path: Path) -> None:
+    printed = run("two_tower", tmp_path)
+    assert "float32: the items of numpy, the scores too" in printed
+    assert number(r"int8: (\d+) of 10 items are those of float32", printed) >= 9

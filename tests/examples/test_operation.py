@@ -7,15 +7,18 @@ import re
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.examples.running import run, running
 
 PATIENCE_S = 30
 
 
+@pytest.mark.timing  # it compares latencies of some 30 us
 def test_canary_promotes_a_version_as_good_and_takes_back_a_slow_one(tmp_path: Path) -> None:
     printed = run("canary", tmp_path)
     assert re.search(r"ranker to 2: promoted, 1 of the requests", printed)
-    assert re.search(r"ranker to 3: rolled back, .* its p99 is more than 4 times", printed)
+    assert re.search(r"ranker to 3: rolled back, .* its p(50|90|99) is more than 4 times", printed)
     assert re.search(
         r'fused_mlp_canary_info\{model="ranker",reason="latency",state="rolled_back",to="3"\} 1', printed
     )

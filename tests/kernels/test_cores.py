@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from fused_mlp.kernels import cores
-from fused_mlp.service.settings.settings import SettingsError, load_settings
+from fused_mlp.service.settings.environment import load_settings
+from fused_mlp.service.settings.settings import SettingsError
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import torch
 from fused_mlp.kernels import _cpu
 from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.models import Mlp, MlpSpec, from_torch
-from fused_mlp.models.evaluation import evaluate
-from fused_mlp.models.formula import PARAMETERS, parse
-from fused_mlp.models.spec import INPUT, Combine, Elementwise, Gated, Linear, Norm
+from fused_mlp.models.program.evaluation import evaluate
+from fused_mlp.models.program.formula import PARAMETERS, parse
+from fused_mlp.models.program.spec import INPUT, Combine, Elementwise, Gated, Linear, Norm
 from tests.support.random_programs import FUNCTIONS
 
 ISAS = _cpu.usable_isas()

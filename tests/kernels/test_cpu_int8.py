@@ -12,10 +12,10 @@ from fused_mlp.kernels import KernelRefuted, _cpu
 from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp, MlpSpec
-from fused_mlp.models.evaluation import Arithmetic, evaluate
-from fused_mlp.models.precision import to_precision
-from fused_mlp.models.quantization import Int8Matrix, ReducedMatrix
-from fused_mlp.models.spec import INPUT, Concat, Elementwise, Gated, Linear, Norm, Softmax
+from fused_mlp.models.program.evaluation import Arithmetic, evaluate
+from fused_mlp.models.program.spec import INPUT, Concat, Elementwise, Gated, Linear, Norm, Softmax
+from fused_mlp.models.weights.precision import to_precision
+from fused_mlp.models.weights.quantization import Int8Matrix, ReducedMatrix
 from tests.support.random_programs import random_mlp, random_rows, random_weights
 
 ISAS = _cpu.usable_isas(int8=True)

@@ -180,8 +180,9 @@ class KernelApi(ctypes.Structure):
             ),
         ),
         ("strategy", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)),
-        ("most_at_once", ctypes.c_uint32),
+        ("max_at_once", ctypes.c_uint32),
         ("steps", ctypes.c_void_p),
+        ("run_groups", ctypes.c_void_p),
     )
 
 
@@ -195,7 +196,7 @@ def test_the_capsule_runs_the_kernel_and_outlives_its_owner() -> None:
     pointer.restype = ctypes.POINTER(KernelApi)
     pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     api = pointer(capsule, b"fused_mlp.kernel").contents
-    assert (api.abi, api.in_features, api.out_features) == (2, 64, 10)
+    assert (api.abi, api.in_features, api.out_features) == (3, 64, 10)
     y = np.empty((9, 10), np.float32)
     assert api.run(api.ctx, x.ctypes.data, 9, y.ctypes.data, 0, None, 0) == 0
     np.testing.assert_array_equal(y, expected)

@@ -15,8 +15,8 @@ from fused_mlp.kernels.backends.cpu_placement import place
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp, MlpSpec
-from fused_mlp.models.evaluation import evaluate
-from fused_mlp.models.spec import (
+from fused_mlp.models.program.evaluation import evaluate
+from fused_mlp.models.program.spec import (
     INPUT,
     Affine,
     Combine,
@@ -88,6 +88,18 @@ def test_random_programs_give_the_same_bits_on_two_threads(seed: int) -> None:
 def test_random_programs_pass_the_check_at_load(seed: int) -> None:
     mlp = random_mlp(seed)
     check_against_float64(CpuKernel(mlp, usable_cores()), mlp)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_random_programs_with_tables_are_right_and_batch_invariant(seed: int, isa: str) -> None:
+    mlp = random_mlp(seed, steps=4 + seed % 30, tables=True)
+    x = random_rows(mlp, 130, seed)
+    kernel = CpuKernel(mlp, 1, isa)
+    y = assert_right(mlp, kernel, x)
+    for rows in (1, 2, 5, 33):
+        assert_same_bits(run(kernel, x[7 : 7 + rows]), y[7 : 7 + rows])
+    assert_same_bits(run(CpuKernel(mlp, 2, isa), x), y)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -18,8 +18,8 @@ from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.backends.torch import TorchKernel
 from fused_mlp.kernels.error_bound import PRECISIONS, forward_with_bound
 from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
-from fused_mlp.models.formula import PARAMETERS, SUGAR
-from fused_mlp.models.spec import Elementwise, Linear, Norm, Output
+from fused_mlp.models.program.formula import PARAMETERS, SUGAR
+from fused_mlp.models.program.spec import Elementwise, Linear, Norm, Output
 from tests.kernels.cpu_models import (
     ACTIVATIONS,
     OUTPUT_ACTIVATIONS,
@@ -40,18 +40,27 @@ DTYPES = ["float32", "bfloat16", "float16"]
 properties = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def outside(kernel: Kernel, mlp: Mlp, x: np.ndarray[Any, Any]) -> str:
-    """What the kernel is said to have wrong; empty: nothing."""
+def outside(kernel: Kernel, mlp: Mlp, x: np.ndarray[Any, Any]) -> bool:
+    """Whether the kernel is said to have something wrong."""
     bound = forward_with_bound(mlp, x, PRECISIONS[kernel.describe().dtype])
-    y = run(kernel, x)
-    wrong = ~bound.admits(y)
-    if not wrong.any():
-        return ""
-    at = tuple(np.argwhere(wrong)[0])
-    return f"at {at}: {y[at]} for {bound.value[at]} +- {bound.error[at]}"
+    return not bound.admits(run(kernel, x)).all()
 
 
-@pytest.mark.parametrize("backend", BUILDERS)
+def check_backends(mlp: Mlp, x: np.ndarray[Any, Any]) -> None:
+    """One bound for all backends that compute in the same precision: it takes longer than they do."""
+    bounds: dict[str, Any] = {}
+    for name, build in BUILDERS.items():
+        kernel = build(mlp)
+        dtype = kernel.describe().dtype
+        bounds[dtype] = bounds.get(dtype) or forward_with_bound(mlp, x, PRECISIONS[dtype])
+        y, bound = run(kernel, x), bounds[dtype]
+        for at in np.argwhere(~bound.admits(y))[:1]:
+            where = tuple(at)
+            raise AssertionError(
+                f"{name}: {y[where]} at {where} for {bound.value[where]} +- {bound.error[where]}"
+            )
+
+
 @properties
 @given(
     spec=specs(),
@@ -60,40 +69,34 @@ def outside(kernel: Kernel, mlp: Mlp, x: np.ndarray[Any, Any]) -> str:
     spread=st.sampled_from([0, 3]),
     seed=st.integers(0, 1000),
 )
-def test_no_right_kernel_is_outside(
-    backend: str, spec: MlpSpec, dtype: str, exponent: int, spread: int, seed: int
-) -> None:
+def test_no_right_kernel_is_outside(spec: MlpSpec, dtype: str, exponent: int, spread: int, seed: int) -> None:
     mlp = random_mlp(spec.model_copy(update={"dtype": dtype}), seed)
     x = rows_for(mlp, 7, seed)
     # Rows, and with a spread also the values in a row, of different sizes.
     sizes = np.random.default_rng(seed).uniform(-spread, spread, x.shape)
     x = (x * 10.0 ** (exponent + sizes)).astype(np.float32)
-    assert not outside(BUILDERS[backend](mlp), mlp, x)
+    check_backends(mlp, x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("backend", BUILDERS)
 @pytest.mark.parametrize("activation", OUTPUT_ACTIVATIONS)
-def test_no_right_activation_is_outside_over_its_whole_range(
-    backend: str, activation: Any, dtype: str
-) -> None:
+def test_no_right_activation_is_outside_over_its_whole_range(activation: Any, dtype: str) -> None:
     layers = (LayerSpec(out_features=1, bias=False),)
     spec = MlpSpec(in_features=1, layers=layers, output_activation=activation, dtype=dtype)  # type: ignore[arg-type]
     mlp = Mlp(spec, (LayerWeights(weight=np.ones((1, 1), np.float32)),))
     tails = np.logspace(-45, 38, 1000)
     x = np.concatenate([np.linspace(-30, 30, 20001), tails, -tails]).astype(np.float32)[:, None]
-    assert not outside(BUILDERS[backend](mlp), mlp, x)
+    check_backends(mlp, x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("backend", BUILDERS)
-def test_overflow_nan_and_infinity_prove_nothing(backend: str, dtype: str) -> None:
+def test_overflow_nan_and_infinity_prove_nothing(dtype: str) -> None:
     for activation in ACTIVATIONS:
         mlp = plain_mlp(5, 9, 3, activation=activation, output="softmax")
         mlp = random_mlp(mlp.spec.model_copy(update={"dtype": dtype}))
         special = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0], np.float32)
         x = np.random.default_rng(0).choice(special, (200, 5)).astype(np.float32)
-        assert not outside(BUILDERS[backend](mlp), mlp, x)
+        check_backends(mlp, x)
 
 
 @pytest.mark.parametrize("output", ["identity", "softmax"])
@@ -104,8 +107,7 @@ def test_sums_that_nearly_cancel_and_sums_that_only_grow_are_admitted(output: An
     grows = np.sign(weight) * 1e7 / np.abs(weight).clip(1e-3)
     cancels = grows * np.where(np.arange(2000) % 2, 1, -1)
     x = np.stack([grows, cancels]).astype(np.float32)
-    for build in BUILDERS.values():
-        assert not outside(build(mlp), mlp, x)
+    check_backends(mlp, x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -146,7 +148,6 @@ def function_mlp(function: str, dtype: str = "float32") -> Mlp:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("backend", BUILDERS)
 @properties
 @given(
     seed=st.integers(0, 1 << 30),
@@ -155,15 +156,14 @@ def function_mlp(function: str, dtype: str = "float32") -> Mlp:
     exponent=st.one_of(st.just(0), st.integers(-30, 30)),
 )
 def test_no_right_kernel_of_a_program_is_outside(
-    backend: str, dtype: str, seed: int, steps: int, width: int, exponent: int
+    dtype: str, seed: int, steps: int, width: int, exponent: int
 ) -> None:
     mlp = random_programs.random_mlp(seed, steps=steps, max_width=width, dtype=dtype)
     x = random_programs.random_rows(mlp, 7, seed) * np.float32(10.0**exponent)
-    assert not outside(BUILDERS[backend](mlp), mlp, x)
+    check_backends(mlp, x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("backend", BUILDERS)
 @pytest.mark.parametrize(
     "function",
     [
@@ -177,11 +177,11 @@ def test_no_right_kernel_of_a_program_is_outside(
         "1 / (x - 1)",
     ],
 )
-def test_no_right_function_is_outside_over_its_whole_range(backend: str, function: str, dtype: str) -> None:
+def test_no_right_function_is_outside_over_its_whole_range(function: str, dtype: str) -> None:
     mlp = function_mlp(function, dtype)
     tails = np.logspace(-45, 38, 1000)
     x = np.concatenate([np.linspace(-30, 30, 20001), tails, -tails]).astype(np.float32)[:, None]
-    assert not outside(BUILDERS[backend](mlp), mlp, x)
+    check_backends(mlp, x)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_no_right_function_is_outside_over_its_whole_range(backend: str, functio
     [
         ("1 / x", [True, False, True, True]),
         ("log", [False, False, True, True]),
-        ("sqrt", [False, False, True, True]),
+        ("sqrt", [False, True, True, True]),  # zero is no rounded number
         ("log1p", [False, True, True, True]),
         ("expm1", [True, True, True, True]),
         ("sqrt(relu(x))", [True, True, True, True]),
@@ -240,5 +240,4 @@ def test_a_norm_of_equal_values_is_admitted() -> None:
     tensors = mlp.tensors()
     tensors["fc1.weight"][:] = tensors["fc1.weight"][0]
     x = 1000 * random_programs.random_rows(mlp, 50)
-    for build in BUILDERS.values():
-        assert not outside(build(Mlp(spec, tensors)), Mlp(spec, tensors), x)
+    check_backends(Mlp(spec, tensors), x)

@@ -113,7 +113,7 @@ class Rezero(nn.Module):
 
 
 class Learned(nn.Module):
-    """A condition on a number that is trained: only as a formula."""
+    """A condition on a number that is trained: it stays a value of the program."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,6 +145,7 @@ def batch_norm() -> nn.Module:
 
 
 KEPT = {
+    "condition": Learned,
     "dueling": Dueling,
     "one bias": OneBias,
     "transposed": lambda: nn.Sequential(Conv1D(6, 6), nn.GELU(), Conv1D(6, 4)),
@@ -169,7 +170,6 @@ FOLDED = {
             "1.num_batches_tracked",
         },
     ),
-    "condition": (Learned, {"slope"}),
     "temperature": (Temperature, {"fc.weight", "fc.bias", "temperature"}),
     "weight norm": (
         lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.ReLU()),

@@ -17,7 +17,7 @@ from fused_mlp.kernels.nn import packed
 from fused_mlp.kernels.nn.operator import mlp as operator
 from fused_mlp.models.importers import from_torch
 from fused_mlp.models.importers.torch.modules import GatedLinear, activation_module
-from fused_mlp.models.spec import Activation
+from fused_mlp.models.program.spec import Activation
 
 
 def relu_mlp(dtype: torch.dtype = torch.float32) -> nn.Sequential:

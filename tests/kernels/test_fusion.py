@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from fused_mlp.kernels.fusion import Product, fuse
 from fused_mlp.models import LayerSpec, Mlp, MlpSpec
-from fused_mlp.models.activations import PRIMITIVES
-from fused_mlp.models.evaluation import evaluate_values
-from fused_mlp.models.formula import MAX_INSTRUCTIONS
-from fused_mlp.models.spec import Combine, Concat, Elementwise, Gated, Linear, Norm, Output, Softmax
+from fused_mlp.models.program.activations import PRIMITIVES
+from fused_mlp.models.program.evaluation import evaluate_values
+from fused_mlp.models.program.formula import MAX_INSTRUCTIONS
+from fused_mlp.models.program.spec import Combine, Concat, Elementwise, Gated, Linear, Norm, Output, Softmax
 
 WIDTH = 3
 

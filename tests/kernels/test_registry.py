@@ -15,8 +15,8 @@ from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.selfcheck import PROBE_ROWS, check_against_float64, probe_input
 from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
-from fused_mlp.models.evaluation import evaluate
-from fused_mlp.models.spec import Linear, Norm, Output
+from fused_mlp.models.program.evaluation import evaluate
+from fused_mlp.models.program.spec import Linear, Norm, Output
 from tests.support.random_programs import random_mlp, random_weights
 
 

@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from fused_mlp import kernels
-from fused_mlp.kernels.backends import torch as torch_fused
 from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.backends.torch import TorchKernel
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
-from fused_mlp.models.evaluation import evaluate
-from fused_mlp.models.spec import Combine, Elementwise
-from tests.support.random_programs import random_mlp, random_rows
+from fused_mlp.models.program.spec import Combine, Elementwise
+from tests.support.random_programs import random_mlp
 
 
 def make_mlp(
@@ -71,13 +69,13 @@ def test_every_activation_is_right(activation, gated):
     mlp = make_mlp((64, 100, 33), activation, gated=gated, slope=0.3, output=activation)
     kernel, reference = TorchKernel(mlp, None), Reference(mlp)
     for rows in (1, 3, 131):
-        assert reference.check(kernel, rows) == "in_place"
+        assert reference.check(kernel, rows) == "layer_by_layer"
     check_against_float64(kernel, mlp)
 
 
 @pytest.mark.parametrize("output", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("gated", [False, True])
-def test_softmax_outputs_are_right_in_place(output, gated):
+def test_softmax_outputs_are_right(output, gated):
     mlp = make_mlp((30, 70, 10), "gelu", gated=gated, output=output)
     kernel, reference = TorchKernel(mlp, None), Reference(mlp)
     for rows in (1, 2, 9, 70):
@@ -101,15 +99,6 @@ def test_half_precision_models_are_computed_in_float32(dtype):
     kernel, reference = kernels.compile(mlp, backend="torch"), Reference(mlp)
     reference.check(kernel, 33)
     assert kernel.describe().dtype == "float32"
-
-
-def test_batches_beyond_what_is_kept_and_many_sizes_are_right(monkeypatch):
-    monkeypatch.setattr(torch_fused, "KEPT_ROWS", 20)
-    monkeypatch.setattr(torch_fused, "KEPT_VIEWS", 3)
-    mlp = make_mlp((8, 40, 30, 20, 5), "tanh")
-    kernel, reference = TorchKernel(mlp, None), Reference(mlp)
-    for rows in (4, 1, 19, 33, 2, 20, 3, 21, 19, 4):
-        reference.check(kernel, rows)
 
 
 def test_many_threads_may_run_one_kernel():
@@ -167,21 +156,10 @@ def test_it_says_whose_threads_it_uses():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs_are_right(seed):
-    """Both variants in torch, at batches on both sides of what is kept."""
+    """Both variants in torch."""
     mlp = random_mlp(seed, max_width=80)
     for kernel in (TorchKernel(mlp, None), EagerKernel(mlp, "cpu", None)):
         check_against_float64(kernel, mlp)
-        check_against_float64(kernel, mlp)  # in buffers that hold what another call left
-
-
-def test_programs_beyond_what_is_kept_are_right(monkeypatch):
-    monkeypatch.setattr(torch_fused, "KEPT_ROWS", 20)
-    for seed in range(10):
-        mlp = random_mlp(seed, max_width=40)
-        kernel = TorchKernel(mlp, None)
-        for rows in (33, 3, 21):
-            x = random_rows(mlp, rows)
-            np.testing.assert_allclose(kernel(x), evaluate(mlp, x.astype(np.float64)), atol=1e-3, rtol=1e-3)
 
 
 def test_the_result_may_lie_over_the_input():
@@ -194,10 +172,3 @@ def test_the_result_may_lie_over_the_input():
     x = torch.randn(7, 3)
     expected = x.relu() - x
     assert torch.equal(kernel(x, x), expected)
-
-
-def test_values_that_never_live_together_share_a_buffer():
-    mlp = make_mlp((16, 30, 30, 30, 30, 30, 30, 4))
-    kernel = TorchKernel(mlp, None)
-    kernel(torch.randn(5, 16))
-    assert len(kernel._scratch.buffers) == 2

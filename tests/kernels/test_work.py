@@ -5,7 +5,17 @@ import pytest
 
 from fused_mlp.kernels.work import work_of
 from fused_mlp.models import LayerSpec, MlpSpec
-from fused_mlp.models.spec import Affine, Combine, Concat, Elementwise, Gated, Linear, Norm, Slice, Softmax
+from fused_mlp.models.program.spec import (
+    Affine,
+    Combine,
+    Concat,
+    Elementwise,
+    Gated,
+    Linear,
+    Norm,
+    Slice,
+    Softmax,
+)
 
 
 def test_a_chain_is_counted_by_its_products():
@@ -17,7 +27,6 @@ def test_a_chain_is_counted_by_its_products():
     assert work.flops == work.product_flops + 5 + 5  # the bias, and relu
     assert work.weight_bytes == 4 * spec.parameters
     assert work.bytes_moved(10) == 4 * (spec.parameters + 10 * (7 + 3))
-    assert work.value_bytes == 4 * ((7 + 5) + (5 + 5) + (5 + 3))
 
 
 @pytest.mark.parametrize(
@@ -41,9 +50,6 @@ def test_every_step_is_counted(step, products, others):
     (counted,) = work_of(spec).steps
     assert (counted.product_flops, counted.other_flops) == (products, others)
     assert counted.weight_bytes == 4 * spec.parameters
-    read = 0 if step.op == "slice" else 4 * 8 * len(step.sources)
-    assert counted.read_bytes == read
-    assert counted.written_bytes == (4 * spec.out_features if read else 0)
 
 
 def test_weights_that_are_used_twice_are_read_once():

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from fused_mlp.service.client import Client
-from tests.conformance.foreign_clients import run_kserve
 from tests.e2e.test_stores import BUCKET, S3, s3
+from tests.support.foreign_clients import run_kserve
 from tests.support.server import Server, demo_copy
 
 __all__ = ["s3"]  # the fixture

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from fused_mlp.models import Mlp, MlpSpec
-from fused_mlp.models.evaluation import evaluate
-from fused_mlp.models.formula import PARAMETERS, SUGAR, parse
 from fused_mlp.models.importers.torch.modules import function_module
 from fused_mlp.models.importers.torch.writing import make_module
-from fused_mlp.models.spec import (
+from fused_mlp.models.program.evaluation import evaluate
+from fused_mlp.models.program.formula import PARAMETERS, SUGAR, parse
+from fused_mlp.models.program.spec import (
     Affine,
     Combine,
     Concat,

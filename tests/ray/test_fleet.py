@@ -212,7 +212,9 @@ def test_a_rollout_goes_back_also_if_the_controller_dies_meanwhile(
     wanted = deployment.changed(None, {"model_repository": str(tmp_path / "nothing")})
     with Load(folder) as load:
         fleet.roll_out(wanted)
-        with pytest.raises(FleetError, match=r"^the fleet 'fused-mlp' was changed meanwhile; try again$"):
+        with pytest.raises(
+            FleetError, match=r"^the fleet 'fused-mlp' was changed by another command; try again$"
+        ):
             fleet.roll_out(deployment.changed("4", {}))
         until(lambda: len(pids(fleet)) > 3, "a new replica")
         kill_controller(fleet)

@@ -11,7 +11,7 @@ import torch
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32, set_tf32
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.catalog import Catalog
-from fused_mlp.service.settings.settings import load_settings
+from fused_mlp.service.settings.environment import load_settings
 
 
 @pytest.fixture

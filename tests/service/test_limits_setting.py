@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FUSED_MLP_LIMITS is one JSON setting whose fields are checked one by one, and reach both fronts."""
+"""FUSED_MLP_LIMITS is one JSON setting whose fields are checked one by one, and reach the front."""
 
 from __future__ import annotations
+
+import subprocess
 
 import grpc
 import pytest
 
+from fused_mlp.service.settings.environment import load_settings
 from fused_mlp.service.settings.limits import Limits
-from fused_mlp.service.settings.settings import SettingsError, load_settings
-from tests.support.server import Server
+from fused_mlp.service.settings.settings import SettingsError
+from tests.support.fronts import both_fronts
+from tests.support.server import COMMAND, Server, environment
 
 
 def test_fields_not_named_keep_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +44,7 @@ def test_an_option_wins_over_the_variable_field_by_field(monkeypatch: pytest.Mon
             '{"max_ping": 1}',
             "FUSED_MLP_LIMITS.max_ping=1: unknown; expected one of max_request_rows, max_message_b",
         ),
-        ("{", "FUSED_MLP_LIMITS='{': expected JSON, got text that goes wrong at its character 2"),
+        ("{", "FUSED_MLP_LIMITS='{': invalid JSON at character 2"),
         ("[]", "FUSED_MLP_LIMITS=[]: input should be a valid dictionary"),
     ],
 )
@@ -52,6 +56,7 @@ def test_errors_name_the_field(monkeypatch: pytest.MonkeyPatch, text: str, says:
     assert "\n" not in str(failure.value)
 
 
+@both_fronts
 def test_a_limit_reaches_the_front(front: str) -> None:
     with (
         Server(front=front, limits='{"max_message_bytes": 1024}') as server,
@@ -80,3 +85,10 @@ def test_every_field_is_a_limit_of_the_native_front() -> None:
     given = {name: (2 << 20 if name in large else 2000) + number for number, name in enumerate(sorted(names))}
     limits = limits_of(load_settings(limits=given), given["max_message_bytes"])
     assert {name: getattr(limits, name) for name in given} == given
+
+
+def test_a_bad_field_of_an_option_is_named_as_it_was_typed() -> None:
+    command = [*COMMAND, "--limits", '{"keepalive_s": -1}']
+    run = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    says = "error: --limits.keepalive_s -1: input should be greater than 0"
+    assert (run.returncode, run.stderr.strip()) == (1, says)

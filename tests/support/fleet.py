@@ -9,7 +9,7 @@ import numpy as np
 
 from fused_mlp import models
 from fused_mlp.models import Mlp, MlpSpec
-from fused_mlp.models.spec import LayerSpec
+from fused_mlp.models.program.spec import LayerSpec
 
 WIDTH = 4
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fused_mlp import models
 from fused_mlp.models import Mlp, MlpSpec
-from fused_mlp.models.spec import Combine, Elementwise, Linear, Norm, Output, Softmax
+from fused_mlp.models.program.spec import Combine, Elementwise, Linear, Norm, Output, Softmax
 
 
 def actor_critic() -> MlpSpec:

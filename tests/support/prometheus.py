@@ -48,7 +48,8 @@ class Prometheus:
         self._log = (folder / "log").open("w")
         self._process = subprocess.Popen(
             [binary, f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'data'}",
-             f"--web.listen-address={address}", *(f"--enable-feature={name}" for name in features)],
+             f"--web.listen-address={address}", "--scrape.discovery-reload-interval=100ms",
+             *(f"--enable-feature={name}" for name in features)],
             stdout=self._log, stderr=self._log,
         )  # fmt: skip
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import urllib.request
-from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -16,8 +15,9 @@ from fused_mlp import kernels
 from fused_mlp.kernels import Backend, Kernel, KernelInfo
 from fused_mlp.models import Mlp
 from fused_mlp.service.app import Service
-from fused_mlp.service.settings.settings import load_settings
+from fused_mlp.service.settings.environment import load_settings
 from tests.support.server import sum_metric
+from tests.support.waiting import wait_until
 
 # A first value that makes the puppet raise: far outside of what the tests send otherwise.
 POISON = 666.0
@@ -95,14 +95,7 @@ class PuppetService:
         """Until the kernel has been called once more than was waited for before."""
         assert self.kernel.entered.acquire(timeout=30), "the kernel was not called"
 
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Until the engine's counters say so; they change on other threads and have no event to wait on."""
-        deadline = threading.Event()
-        for _ in range(3000):
-            if condition():
-                return
-            deadline.wait(0.01)
-        raise AssertionError("the condition did not come true in 30 s")
+    wait_for = staticmethod(wait_until)
 
     def lane(self, variant: str = "fused") -> Any:
         return self.service.catalog.find("digits").lanes[variant]  # type: ignore[index]

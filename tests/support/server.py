@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -23,7 +23,8 @@ COMMAND = sanitized.command()
 
 
 class Server:
-    """Started when constructed, ready to answer when that returns; raises with its stderr if it is not."""
+    """Started when constructed, ready when that returns; raises with its stderr if it is not. A subclass may wait for
+    something else."""
 
     def __init__(
         self, *, command: Sequence[str] = COMMAND, cwd: Path | None = None, **settings: object
@@ -33,10 +34,14 @@ class Server:
             command,
             cwd=cwd,
             env=environment(**settings),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
         )
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
         self.banner = self._read_banner()
         self.target = self._find(r"gRPC +(\S+)")
         self.metrics_url = self._find(r"(https?://\S+)/metrics")
@@ -55,9 +60,10 @@ class Server:
         assert match, self.banner
         return match[1]
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, headers: Mapping[str, str] = {}) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(self.metrics_url + path, timeout=10) as response:
+            request = urllib.request.Request(self.metrics_url + path, headers=dict(headers))
+            with urllib.request.urlopen(request, timeout=10) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -94,8 +100,9 @@ class Server:
             return ""
         log = self.log()
         self._log.close()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
         assert not sanitized.findings(log), sanitized.findings(log)
         return log
 
@@ -118,16 +125,22 @@ def sum_metric(text: str, name: str, labels: dict[str, str]) -> float:
 
 
 # Below what the kernel hands out by itself: a connection made between the choice of a port and its use cannot take it.
-# From a random one on, since other runs of the suite choose here too.
+# From a random one on, since other processes choose here too.
 _named_ports = itertools.islice(itertools.cycle(range(10_000, 32_000)), random.randrange(22_000), None)
+_claims: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """For a port that has to be named: free a moment ago, and not named before in this run."""
+    """For a port that has to be named: free a moment ago, and named by no other test run on this machine."""
     for port in _named_ports:
+        claim = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, contextlib.suppress(OSError):
+            claim.bind(f"\0fused-mlp-tests-port-{port}")  # until this process ends
+            _claims.append(claim)
             probe.bind(("127.0.0.1", port))
             return port
+        if claim not in _claims:
+            claim.close()
     raise AssertionError("unreachable: the ports are a cycle")
 
 

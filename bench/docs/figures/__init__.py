@@ -10,6 +10,8 @@ from bench.docs.figures import (
     overview,
     precision,
     profiling,
+    rankers,
+    reference,
     scaling,
     serving,
 )
@@ -23,6 +25,8 @@ __all__ = [
     "overview",
     "precision",
     "profiling",
+    "rankers",
+    "reference",
     "scaling",
     "serving",
 ]

@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Any
 
 from bench.docs.markdown import paragraphs, provenance, table
 from bench.docs.registry import Result, Results, figure
 
 MOST = "128"
-
-
-def _middle(system: dict[str, Any], outstanding: str, field: str) -> float:
-    return float(median(sample[field] for sample in system["samples"][outstanding]))
 
 
 def _versioned(result: Result, system: dict[str, Any]) -> str:
@@ -28,7 +23,7 @@ def _name(result: Result, system: dict[str, Any]) -> str:
 
 def _fastest_first(result: Result) -> list[dict[str, Any]]:
     systems: list[dict[str, Any]] = list(result["systems"].values())
-    return sorted(systems, key=lambda system: -_middle(system, MOST, "rate"))
+    return sorted(systems, key=lambda system: -system["loads"][MOST]["rate"])
 
 
 @figure("servers-table")
@@ -38,11 +33,11 @@ def servers_table(results: Results) -> str:
     rows = []
     for system in _fastest_first(result):
         name = _name(result, system)
-        p50, p99, cpu = (_middle(system, MOST, field) for field in ("p50_ms", "p99_ms", "cpu_us"))
+        p50, p99, cpu = (system["loads"][MOST][field] for field in ("p50_ms", "p99_ms", "cpu_us"))
         rows.append(
             [
                 f"**{name}**" if system["ours"] else name,
-                *(f"{_middle(system, str(n), 'rate'):,.0f}" for n in result["loads"]),
+                *(f"{system['loads'][str(n)]['rate']:,.0f}" for n in result["loads"]),
                 f"{p50:.1f} / {p99:.1f} ms",
                 f"{cpu:,.0f} us",
             ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from bench.docs.markdown import paragraphs, provenance, span, table
 from bench.docs.registry import Results, figure
 
-LEAST_WORK_NS = 100_000  # a loop runs what takes less itself
+MIN_WORK_NS = 100_000  # a loop runs what takes less itself
 WHERE = {"on the loop": "kept by its loop", "by workers": "for workers, of 150 us each"}
 
 
@@ -35,11 +35,11 @@ def engine_locks(results: Results) -> str:
         "held, ns per batch",
     ]
     held = [line["held_ns"] for line in result["requests"] if line["where"] == "by workers"]
-    cores = 10 * round(LEAST_WORK_NS / max(held) / 10)
+    cores = 10 * round(MIN_WORK_NS / max(held) / 10)
     return paragraphs(
         table(heads, rows),
         f"A request for workers holds the scheduler's mutex for {span(min(held), max(held), '{:.0f}')} ns, and "
-        f"computes for more than {LEAST_WORK_NS // 1000} us: the mutex would be fully used at about {cores} cores.",
+        f"computes for more than {MIN_WORK_NS // 1000} us: the mutex would be fully used at about {cores} cores.",
         provenance(result),
     )
 

@@ -23,7 +23,7 @@ def environment(results: Results) -> str:
         for package, version in {**result.get("versions", {}), "h2load": result.get("h2load")}.items():
             if version:
                 plain = version.rpartition("/")[2].rpartition("==")[2]
-                # What follows the plus in our own version is the commit, which the table has.
+                # The part after the plus in our own version is the commit, which the table has.
                 versions.setdefault(package, set()).add(
                     plain.partition("+")[0] if package == "fused-mlp" else plain
                 )

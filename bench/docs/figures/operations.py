@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from statistics import median
+from collections.abc import Iterator
 
 from bench.docs.figures.serving import MODEL_TITLES
 from bench.docs.markdown import megabytes, ms, number, paragraphs, provenance, span, table, times
-from bench.docs.registry import Results, figure
+from bench.docs.registry import Result, Results, figure
 
 STARTUP = {
     "bound_s": "from exec to bound ports",
@@ -32,13 +32,13 @@ def _with_unit(name: str, value: float) -> str:
 def startup_table(results: Results) -> str:
     """Cold start and resident memory of the demo server, with a floor: a process that only imports libraries."""
     result = results["startup"]
-    samples = result["samples"]
+    measures = result["measures"]
     rows = []
     for name, text in STARTUP.items():
-        if name in samples:
-            floor = samples.get(FLOORS.get(name, ""))
-            middle, best = (_with_unit(name, of(samples[name])) for of in (median, min))
-            rows.append([text, middle, best, _with_unit(name, median(floor)) if floor else ""])
+        if name in measures:
+            floor = measures.get(FLOORS.get(name, ""))
+            middle, best = (_with_unit(name, measures[name][which]) for which in ("median", "best"))
+            rows.append([text, middle, best, _with_unit(name, floor["median"]) if floor else ""])
     heads = [f"{result['rounds']} starts", "median", "best", "floor, median"]
     return paragraphs(table(heads, rows), provenance(result))
 
@@ -57,6 +57,25 @@ def reload_table(results: Results) -> str:
         table(heads, rows),
         f"{result['loads']} versions of 1024-4096-1024, each loaded and checked in {result['load_s']:.1f} s (median).",
         provenance(result),
+    )
+
+
+@figure("canaries-table")
+def canaries_table(results: Results) -> str:
+    """Verdicts of short canaries on versions whose right verdict is known."""
+    result = results["canaries"]
+    rows = [
+        [
+            case,
+            f"{each['canaries']}",
+            f"{each.get('promoted', 0)}",
+            f"{each.get('rolled_back', 0)}",
+            f"{each['wrong']}",
+        ]
+        for case, each in result["cases"].items()
+    ]
+    return paragraphs(
+        table(["version", "canaries", "promoted", "taken back", "wrong"], rows), provenance(result)
     )
 
 
@@ -153,11 +172,79 @@ def low_rate(results: Results) -> str:
     for model, systems in result["models"].items():
         rates = list(next(iter(systems.values())))
         heads = [MODEL_TITLES[model], *(f"{int(rate):,} requests/s: CPU, p50" for rate in rates)]
-
-        def cell(samples: list[dict[str, float]]) -> str:
-            cpu, p50 = (median(each[key] for each in samples) for key in ("cpu_us", "p50_ms"))
-            return f"{number(cpu)} us, {ms(p50)}"
-
-        rows = [[name, *(cell(found[rate]) for rate in rates)] for name, found in systems.items()]
+        rows = [
+            [name, *(f"{number(found[rate]['cpu_us'])} us, {ms(found[rate]['p50_ms'])}" for rate in rates)]
+            for name, found in systems.items()
+        ]
         parts.append(table(heads, rows))
     return paragraphs(*parts, provenance(result))
+
+
+@figure("overload")
+def overload(results: Results) -> str:
+    """Goodput by offered load and deadline, of every system as a share of its own capacity."""
+    result = results["overload"]
+    parts = []
+    for deadline in result["deadlines_ms"]:
+        heads = [f"deadlines of {deadline} ms", "capacity", *(f"{load:g}x" for load in result["loads"])]
+        rows = []
+        for name, found in result["systems"].items():
+            runs = {run["load"]: run for run in found["runs"] if run["deadline_ms"] == deadline}
+            shares = [f"{runs[load]['goodput']:.0%}" for load in result["loads"]]
+            rows.append([name, f"{found['capacity']:,.0f} requests/s", *shares])
+        parts.append(table(heads, rows))
+    says = (
+        f"Answers within the deadline as a share of what each system answers at most; {result['shape']}, "
+        f"{result['rows']} rows per request, arrivals at random, the server on one core and the callers, who leave at "
+        "their deadline, on another."
+    )
+    left_out = "".join(f" Left out: {name} ({why})." for name, why in result["left_out"].items())
+    return paragraphs(*parts, says + left_out, *_situations(result), provenance(result))
+
+
+def _situations(result: Result) -> Iterator[str]:
+    """This server in other situations, and how it refuses; a result may lack them."""
+    found = dict(result.get("situations", {}))
+    if not found:
+        return
+    recovery = found.pop("recovery", None)
+    curve = result["systems"].get("fused-mlp", {"runs": []})["runs"]
+    runs = [(f"deadlines of {run['deadline_ms']} ms", run) for run in curve]
+    runs += [(name, run) for name, each in found.items() for run in each["runs"]]
+    rows = []
+    for name, run in runs:
+        if run["load"] <= 1:
+            continue
+        refused, expired = (
+            f"{run[key] / run['sent']:.1%}" for key in ("refused_at_admission", "expired_or_gave_up")
+        )
+        refused_p99, good_p99 = (ms(run[key][1]) if key in run else "" for key in ("refused_ms", "good_ms"))
+        rows.append(
+            [name, f"{run['offered']:.2g}x", f"{run['goodput']:.0%}", refused, refused_p99, expired, good_p99]
+        )
+    yield table(
+        [
+            "fused-mlp",
+            "offered",
+            "goodput",
+            "refused at admission",
+            "p99 of that",
+            "expired",
+            "answered, p99",
+        ],
+        rows,
+    )
+    yield (
+        "Goodput is a share of capacity (open loop: the most that is answered per second under 1.2 times the load); "
+        "the refused and the expired are shares of what was sent. Expired: accepted, then dropped from the queue, or "
+        "the caller left first. Deadlines are 50 ms unless a situation says otherwise. The small model is "
+        "64-128-128-10 with 128 rows per request; mixed deadlines are 10, 50 and 200 ms; on a machine of two cores the "
+        "callers share the second one of a server with two; waiting clients do not leave at their deadline; without "
+        f"deadlines `FUSED_MLP_TARGET_QUEUE_MS={result['target_queue_ms']}` bounds the queue."
+    )
+    if recovery:
+        (run,) = recovery["runs"]
+        yield (
+            f"Recovery: in the first 100 ms after half a second of ten times the capacity, {run['goodput']:.0%} of the "
+            f"requests at {run['load']:g} times the capacity are answered within 50 ms."
+        )

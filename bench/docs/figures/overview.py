@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small figure of the README: what fusion buys."""
+"""The small figure of the README: the gain of fusion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHERS = {
 
 @figure("readme-fusion")
 def readme_fusion(results: Results) -> str:
-    """What fusion buys: four models at batch 1, 8 and 64, and requests per second."""
+    """The gain of fusion: four models at batch 1, 8 and 64, and requests per second."""
     kernels, serving = results["kernels"], results["serving"]
     best = {(c["shape"], c["batch"]): c["best_us"] for c in kernels["cells"] if c["threads"] == 1}
     rows = []

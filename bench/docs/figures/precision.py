@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from statistics import median
 from typing import Any
 
 from bench.docs.figures.kernels import by_threads, threads_text
@@ -119,20 +118,16 @@ def int8_avx2(results: Results) -> str:
 def int8_serving(results: Results) -> str:
     """Requests per second and CPU per request by precision, end to end."""
     result = results["serving-precision"]
-    samples = result["precision"]
-
-    def of(name: str, outstanding: str, key: str) -> float:
-        return float(median(sample[key] for sample in samples[name][outstanding]))
-
+    plain = result["precision"]["float32"]
     rows = []
-    for name in samples:
+    for name, loads in result["precision"].items():
         row = [name]
-        for outstanding in samples[name]:
-            rate, plain = (of(each, outstanding, "rate") for each in (name, "float32"))
-            row += [f"{rate:,.0f}, {times(rate / plain)}", f"{of(name, outstanding, 'cpu_us'):.1f} us"]
+        for outstanding, found in loads.items():
+            rate = found["rate"]
+            row += [f"{rate:,.0f}, {times(rate / plain[outstanding]['rate'])}", f"{found['cpu_us']:.1f} us"]
         rows.append(row)
     heads = ["784-512-256-10"]
-    for outstanding in samples["float32"]:
+    for outstanding in plain:
         heads += [f"{outstanding} outstanding: req/s", "CPU"]
     return paragraphs(table(heads, rows), provenance(result))
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Callable
 from typing import Any
 
 from bench.docs.markdown import number, paragraphs, percent, provenance, span, table, times
@@ -14,44 +13,24 @@ Column = tuple[str, Callable[["Point"], str]]
 
 
 class Point:
-    """All runs of one model at one batch size. Times are medians over the runs."""
+    """One model at one batch size, by variant."""
 
-    def __init__(self, runs: Sequence[dict[str, Any]], batch: int) -> None:
+    def __init__(self, model: dict[str, Any], batch: int) -> None:
         self.batch = batch
-        self._runs = [{p["variant"]: p for p in run["points"] if p["batch"] == batch} for run in runs]
+        self._variants = {p["variant"]: p for p in model["points"] if p["batch"] == batch}
 
-    def time(self, variant: str) -> float:
-        return median(run[variant]["time_us"] for run in self._runs)
-
-    def kernel(self) -> float:
-        return median(run["fused"]["kernel_us"] for run in self._runs)
-
-    def overhead(self, variant: str) -> float:
-        return median(run[variant]["regime"]["overhead_us"] for run in self._runs)
-
-    def speedup(self) -> float:
-        return self.time("eager") / self.time("fused")
-
-    def counts(self, variant: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._runs[0][variant]["counts"]
+    def __getitem__(self, variant: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._variants[variant]
         return found
 
-    def operators(self, variant: str) -> int:
-        return sum(self.counts(variant)["operators"].values())
+    def time(self, variant: str) -> float:
+        return float(self[variant]["time_us"])
 
-    def launches(self, variant: str) -> int:
-        return sum(self.counts(variant)["launches"].values())
+    def kernel(self) -> float:
+        return float(self["fused"]["kernel_us"])
 
-    def regime(self, variant: str) -> str:
-        """Of the run with the median share, in the words of the report: `itself` if no limit explains most of it."""
-        # Imports torch, which takes seconds: not to be paid for the other figures.
-        from fused_mlp.kernels.profile.results import Regime
-
-        regimes = sorted(
-            (Regime(**run[variant]["regime"]) for run in self._runs), key=lambda each: each.reached
-        )
-        middle = regimes[len(regimes) // 2]
-        return f"{middle.name if middle.explains else 'itself'} {percent(middle.reached)}"
+    def bound(self, variant: str) -> str:
+        return f"{self[variant]['bound_by']} {percent(self[variant]['reached'])}"
 
 
 TIMES: tuple[Column, ...] = (
@@ -59,29 +38,26 @@ TIMES: tuple[Column, ...] = (
     ("compile us", lambda p: number(p.time("compile"))),
     ("fused us", lambda p: number(p.time("fused"))),
     ("kernel alone us", lambda p: number(p.kernel())),
-    ("speed-up", lambda p: times(p.speedup())),
+    ("speed-up", lambda p: times(p.time("eager") / p.time("fused"))),
 )
 LAUNCHES: Column = (
     "launches eager / compile / fused",
-    lambda p: " / ".join(str(p.launches(variant)) for variant in ("eager", "compile", "fused")),
+    lambda p: " / ".join(str(p[variant]["launches"]) for variant in ("eager", "compile", "fused")),
 )
 
 
 def _points(result: Result, name: str) -> list[Point]:
-    runs = result["models"][name]
-    return [Point(runs, batch) for batch in sorted({p["batch"] for p in runs[0]["points"]})]
+    model = result["models"][name]
+    return [Point(model, batch) for batch in sorted({p["batch"] for p in model["points"]})]
 
 
 def _profile(results: Results, name: str, *more: Column, text: str = "") -> str:
     """Command, table, `text`, and where it comes from."""
-    # Imports torch, which takes seconds: not to be paid for the other figures.
-    from bench.profiling import command_of
-
     result = results["profiling"]
     columns = (*TIMES, *more)
     rows = [[str(p.batch), *(show(p) for _, show in columns)] for p in _points(result, name)]
     written = table(["batch", *(head for head, _ in columns)], rows, left=0)
-    return paragraphs(f"`{command_of(name)}`", written, text, provenance(result))
+    return paragraphs(f"`{result['models'][name]['command']}`", written, text, provenance(result))
 
 
 def _kib(size: float) -> str:
@@ -93,10 +69,10 @@ def profile_linear(results: Results) -> str:
     """One linear layer: nothing to fuse."""
     ops: Column = (
         "eager ops (no work)",
-        lambda p: f"{p.operators('eager')} ({p.counts('eager')['bookkeeping']})",
+        lambda p: f"{p['eager']['operators']} ({p['eager']['bookkeeping']})",
     )
     first = _points(results["profiling"], "linear")[0]
-    call = " and ".join(f"{number(first.overhead(v))} us for {v}" for v in ("eager", "compile"))
+    call = " and ".join(f"{number(first[v]['overhead_us'])} us for {v}" for v in ("eager", "compile"))
     said = f"Of this, the call of one row takes {call} (*call us*)."
     return _profile(results, "linear", ops, LAUNCHES, text=said)
 
@@ -106,16 +82,16 @@ def profile_geglu(results: Results) -> str:
     """A GeGLU block, with the guess of its launches."""
 
     def allocated(point: Point) -> str:
-        return " / ".join(_kib(point.counts(v)["bytes_allocated"]) for v in ("eager", "fused"))
+        return " / ".join(_kib(point[v]["bytes_allocated"]) for v in ("eager", "fused"))
 
-    first, *_ = runs = results["profiling"]["models"]["geglu"]
-    wrong = [each for run in runs for each in run["expectations"] if each["expected"] != each["found"]]
-    guess = "right at every batch size" if not wrong else f"wrong at {len(wrong)} points"
-    eager = Point(runs, first["points"][0]["batch"])
-    compiled = [p.time("eager") / p.time("compile") for p in _points(results["profiling"], "geglu")]
+    wrong = results["profiling"]["models"]["geglu"]["wrong_expectations"]
+    guess = "right at every batch size" if not wrong else f"wrong at {wrong} points"
+    points = _points(results["profiling"], "geglu")
+    eager = points[0]["eager"]
+    compiled = [p.time("eager") / p.time("compile") for p in points]
     said = (
-        f"The guess is {guess}. Eager dispatches {eager.operators('eager')} operators for its "
-        f"{eager.launches('eager')} launches; {eager.counts('eager')['bookkeeping']} of them do no work. torch.compile "
+        f"The guess is {guess}. Eager dispatches {eager['operators']} operators for its "
+        f"{eager['launches']} launches; {eager['bookkeeping']} of them do no work. torch.compile "
         f"is {span(min(compiled), max(compiled), '{:.1f}')} times as fast as eager."
     )
     return _profile(results, "geglu", LAUNCHES, ("allocated eager / fused", allocated), text=said)
@@ -124,12 +100,10 @@ def profile_geglu(results: Results) -> str:
 @figure("profile-epilogue")
 def profile_epilogue(results: Results) -> str:
     """The phases of the GeGLU block's layers at batch 8, from a trace."""
-    run = results["profiling"]["models"]["geglu"][0]
-    first, second = run["layers"]["8"]
-    gate, down = (step for step in run["steps"] if step["batch"] == 8)
-    lines = [f"{'layer 0':12}{number(first['us']):>8} us   rows 8, 768 -> {gate['what']}"]
+    first, second = results["profiling"]["models"]["geglu"]["layers"]["8"]
+    lines = [f"{'layer 0':12}{number(first['us']):>8} us   rows 8, 768 -> {first['what']}"]
     lines += [f"{'  ' + name:12}{number(us):>8} us" for name, us in first["phases"].items()]
-    lines += [f"{'layer 1':12}{number(second['us']):>8} us   rows 8, 3072 -> {down['what']}, no epilogue"]
+    lines += [f"{'layer 1':12}{number(second['us']):>8} us   rows 8, 3072 -> {second['what']}, no epilogue"]
     share = percent(first["phases"]["epilogue"] / first["us"])
     return paragraphs(
         f"The trace shows the cost of this *epilogue*: {share} of layer 0 at batch 8.",
@@ -138,7 +112,7 @@ def profile_epilogue(results: Results) -> str:
 
 
 def _against_guess(expectation: dict[str, Any], noun: str) -> str:
-    """What was found, and whether `--expect` said so."""
+    """The count, and whether `--expect` had it."""
     expected, found = expectation["expected"], expectation["found"]
     return f"{found} {noun}, {'as guessed' if expected == found else f'not the {expected} guessed'}"
 
@@ -146,29 +120,29 @@ def _against_guess(expectation: dict[str, Any], noun: str) -> str:
 @figure("profile-small")
 def profile_small(results: Results) -> str:
     """Small layers, and how far eager is from arithmetic."""
-    runs = results["profiling"]["models"]["small"]
-    first = Point(runs, 1)
-    advice = runs[0]["advice"][0].partition(";")[0]
+    model = results["profiling"]["models"]["small"]
+    first = Point(model, 1)
+    advice = model["advice"].partition(";")[0]
     said = f"{advice[0].upper()}{advice[1:]}.".replace("%", " %")
-    found = {each["what"]: each for each in runs[0]["expectations"] if each["batch"] == 1}
+    found = {each["what"]: each for each in model["expectations"] if each["batch"] == 1}
     text = (
         f"Eager has {_against_guess(found['launches'], 'launches')}, and {_against_guess(found['ops'], 'operators')}. "
-        f"The report says: *{said}* Here fusing removes calls, not arithmetic: {first.launches('fused')} launch "
-        f"instead of {first.launches('eager')}. It allocates {first.counts('fused')['bytes_allocated']:,} bytes, its "
-        f"result, instead of {first.counts('eager')['bytes_allocated']:,}, the results of all layers."
+        f"The report says: *{said}* Here fusing removes calls, not arithmetic: {first['fused']['launches']} launch "
+        f"instead of {first['eager']['launches']}. It allocates {first['fused']['bytes_allocated']:,} bytes, its "
+        f"result, instead of {first['eager']['bytes_allocated']:,}, the results of all layers."
     )
-    return _profile(results, "small", ("eager is bound by", lambda p: p.regime("eager")), text=text)
+    return _profile(results, "small", ("eager is bound by", lambda p: p.bound("eager")), text=text)
 
 
 @figure("profile-wide")
 def profile_wide(results: Results) -> str:
     """784-512-256-10, a small classifier."""
-    return _profile(results, "wide", ("fused is bound by", lambda p: p.regime("fused")))
+    return _profile(results, "wide", ("fused is bound by", lambda p: p.bound("fused")))
 
 
 @figure("profile-module")
 def profile_module(results: Results) -> str:
-    """What calling the kernel as a torch module adds, for the smaller models at small batches."""
+    """The overhead of calling the kernel as a torch module, for the smaller models at small batches."""
     result = results["profiling"]
     added = [
         point.time("fused") - point.kernel()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from statistics import median
 from typing import Any
 
 from bench.docs.figures.serving import MODEL_TITLES
@@ -12,14 +11,14 @@ from bench.docs.markdown import paragraphs, provenance, span, table
 from bench.docs.registry import Result, Results, figure
 
 REPLICA_CORES, ENVOY_WORKERS, UTILISATION, RATE = 4, 16, 0.6, 1_000_000
-DIRECT, BALANCED, ONE_ENVOY, MOST_ENVOY = (
+DIRECT, BALANCED, ONE_ENVOY, MAX_ENVOY = (
     "one server, directly", "balanced in the client, 2 servers", "Envoy, 1 server", "Envoy, 3 servers",
 )  # fmt: skip
 
 
 def _proxy(result: Result, model: str, setup: str, key: str) -> float | None:
-    samples = result["models"][model][setup]
-    return float(median(each[key] for each in samples)) if key in samples[0] else None
+    found: float | None = result["models"][model][setup].get(key)
+    return found
 
 
 def _us(value: float | None) -> str:
@@ -28,7 +27,7 @@ def _us(value: float | None) -> str:
 
 @figure("proxy-table")
 def proxy_table(results: Results) -> str:
-    """What Envoy costs: requests per second, CPU per request of servers, proxy and client."""
+    """The cost of Envoy: requests per second, CPU per request of servers, proxy and client."""
     result = results["proxy"]
     parts = []
     for model, setups in result["models"].items():
@@ -42,7 +41,7 @@ def proxy_table(results: Results) -> str:
                 *(_us(_proxy(result, model, setup, key)) for key in ("server_us", "envoy_us")),
             ]
             if clients:
-                row.append(_us(median(clients[setup])) if setup in clients else "")
+                row.append(_us(clients[setup]) if setup in clients else "")
             rows.append(row)
         heads = [
             MODEL_TITLES[model],
@@ -68,7 +67,7 @@ def proxy_summary(results: Results) -> str:
             "and the server "
             f"{_us(server)}."
         )
-    clients = [_us(median(result["grpc_go_us"][name])) for name in (DIRECT, BALANCED)]
+    clients = [_us(result["grpc_go_us"][name]) for name in (DIRECT, BALANCED)]
     said.append(
         f"Balancing in a grpc-go client costs {clients[1]} per call with two servers, against {clients[0]} with one."
     )
@@ -81,9 +80,9 @@ def proxy_plan(results: Results) -> str:
     result = results["proxy"]
     server = {
         "client": _proxy(result, "mnist", BALANCED, "server_us"),
-        "envoy": _proxy(result, "mnist", MOST_ENVOY, "server_us"),
+        "envoy": _proxy(result, "mnist", MAX_ENVOY, "server_us"),
     }
-    envoy_us = _proxy(result, "mnist", MOST_ENVOY, "envoy_us") or 0.0
+    envoy_us = _proxy(result, "mnist", MAX_ENVOY, "envoy_us") or 0.0
     busy: dict[str, float] = {name: (us or 0.0) * RATE / 1e6 for name, us in server.items()}
     needed = {name: math.ceil(cores / UTILISATION) for name, cores in busy.items()}
     replicas = {name: math.ceil(cores / REPLICA_CORES) + 1 for name, cores in needed.items()}
@@ -115,28 +114,20 @@ def proxy_plan(results: Results) -> str:
 @figure("neighbours-table")
 def neighbours_table(results: Results) -> str:
     """A small model beside a large one in the same server: latency of the small one, rows of the other, health."""
-    from bench.serving.neighbours import ALONE, BIG_ALONE, ratios
+    from bench.serving.neighbours import ALONE, BIG_ALONE
 
     result = results["neighbours"]
-    rounds = result["rounds"]
     rows = []
-    for name in rounds[0]:
-
-        def get(part: str, field: str, name: str = name) -> float | None:
-            found = [each[name][part][field] for each in rounds if part in each[name]]
-            return median(found) if found else None
-
-        p50, p99, rate = get("probe", "p50_ms"), get("probe", "p99_ms"), get("other", "rows_per_s")
-        against = median(ratios(rounds, name, "p99_ms")) if p99 is not None and name != ALONE else None
-        of_alone = f", {median(ratios(rounds, name, 'rows_per_s')):.2f}x" if "256 rows" in name else ""
+    for name, found in result["situations"].items():
+        probe, other, against = (found.get(key) for key in ("probe", "other", "p99_of_alone"))
+        of_alone = f", {found['rows_of_alone']:.2f}x" if "256 rows" in name else ""
         rows.append(
             [
                 name,
-                f"{p50:.2f}, {p99:.2f} ms" if p50 is not None else "",
-                f"{against:.1f}x" if against is not None else "",
-                f"{rate:,.0f}{of_alone}" if rate is not None else "",
-                ", ".join(f"{get('health', key):.1f}" for key in ("health_ms", "connect_ms", "readyz_ms"))
-                + " ms",
+                f"{probe['p50_ms']:.2f}, {probe['p99_ms']:.2f} ms" if probe else "",
+                f"{against:.1f}x" if against and name != ALONE else "",
+                f"{other['rows_per_s']:,.0f}{of_alone}" if other else "",
+                f"{', '.join(f'{ms:.1f}' for ms in found['health'].values())} ms",
             ]
         )
     heads = [

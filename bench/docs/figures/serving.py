@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Any
 
 from bench.docs.markdown import ms, paragraphs, percent, provenance, table, times
@@ -24,7 +23,7 @@ MODEL_TITLES = {"digits": "digits, 64-128-128-10", "mnist": "784-512-256-10"}
 
 def cell(result: Result, model: str, system: str, outstanding: int, field: str) -> float:
     """The median over the rounds."""
-    return float(median(sample[field] for sample in result["models"][model][system][str(outstanding)]))
+    return float(result["models"][model][system][str(outstanding)][field])
 
 
 def _systems(result: Result, model: str) -> list[str]:
@@ -117,7 +116,7 @@ def serving_goals(results: Results) -> str:
             ("apart", "load generator on other cores"),
             ("shared", "load generator on the same cores"),
         ):
-            share = median(many[where]["served_rows_per_s"]) / median(many[where]["kernel_rows_per_s"])
+            share = many[where]["served_rows_per_s"] / many[where]["kernel_rows_per_s"]
             rows.append(
                 [
                     f"64 rows per request, of the kernel's own rows/s, {said}",
@@ -136,7 +135,7 @@ def serving_goals(results: Results) -> str:
 
 @figure("serving-ab")
 def serving_ab(results: Results) -> str:
-    """What the split and the shadow cost at 128 outstanding: change against everything off, with its interval."""
+    """The cost of the split and the shadow at 128 outstanding: change against everything off, with its interval."""
     from bench.serving.ab import ARMS, PLAIN, RUNS_PER_TURN, change
     from bench.serving.ab import percent as interval
 
@@ -200,12 +199,22 @@ def rest_summary(results: Results) -> str:
 
 @figure("tracing-table")
 def tracing_table(results: Results) -> str:
-    """What a traceparent and an exporter cost: requests per second and CPU per request."""
-    result = results["tracing"]
+    """The cost of a traceparent and an exporter: requests per second and CPU per request."""
+    return _costs(results["tracing"])
+
+
+@figure("keys-table")
+def keys_table(results: Results) -> str:
+    """The cost of keys and quotas: requests per second and CPU per request."""
+    return _costs(results["keys"])
+
+
+def _costs(result: Result) -> str:
+    """Each case beside the first."""
     plain = None
     rows = []
-    for name, samples in result["samples"].items():
-        rate, cpu = (median(each[key] for each in samples) for key in ("rate", "cpu_us"))
+    for name, found in result["cases"].items():
+        rate, cpu = found["rate"], found["cpu_us"]
         plain = plain or cpu
         rows.append([name, f"{rate:,.0f}", f"{cpu:.2f} us", f"{cpu - plain:+.2f} us"])
     heads = [
@@ -219,7 +228,7 @@ def tracing_table(results: Results) -> str:
 def tracing_summary(results: Results) -> str:
     """One sentence: CPU per request without, with a header, and with an exporter."""
     result = results["tracing"]
-    cpu = {name: median(each["cpu_us"] for each in samples) for name, samples in result["samples"].items()}
+    cpu = {name: found["cpu_us"] for name, found in result["cases"].items()}
     plain = cpu.pop("no exporter, no traceparent")
     said = ", ".join(f"{name}: {us - plain:+.2f} us" for name, us in cpu.items())
     return f"A request of the demo model takes {plain:.2f} us of the server's CPU without tracing; {said}."

@@ -8,7 +8,7 @@ WORKERS = 2
 MAX_BATCH = 64
 MAX_WAIT_S = 0.001
 THREADS = 8
-# Of BentoML, which refuses requests that would take longer: well above what its answers take.
+# BentoML refuses requests that would take longer: well above the time of its answers.
 MAX_LATENCY_S = 1
-# Of Ray Serve: more than are ever outstanding.
+# The queue of Ray Serve: more than are ever outstanding.
 MAX_ONGOING = 256

@@ -11,8 +11,8 @@ from bench.serving.peers.limits import MAX_BATCH, MAX_WAIT_S
 
 
 def prepare(folder: Path, model: str, http_port: int, grpc_port: int) -> None:
-    """What `mlserver start FOLDER` reads. Inference in the server's own process: a worker process costs more than
-    a small model takes."""
+    """Writes the settings of `mlserver start FOLDER`. The server's own process infers: a worker process costs more
+    than a small model takes."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "host": "127.0.0.1", "http_port": http_port, "grpc_port": grpc_port, "metrics_endpoint": None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mosec with one row of float32 as bytes in a request, its fastest way: `mosec_bytes.py PORT`, with the model's folder
+"""mosec with rows of float32 as bytes in a request, its fastest way: `mosec_bytes.py PORT`, with the model's folder
 in PEER_MODEL. A module of its own, because mosec's workers are processes that import it again."""
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ class Infer(mosec.Worker):  # type: ignore[misc, unused-ignore]
         self._model = EagerModel()
 
     def deserialize(self, data: bytes) -> np.ndarray:
-        return np.frombuffer(data, np.float32)
+        return np.frombuffer(data, np.float32).reshape(-1, self._model.in_features)
 
     def serialize(self, data: np.ndarray) -> bytes:
         return data.tobytes()
 
     def forward(self, data: list[np.ndarray]) -> list[np.ndarray]:
-        return list(self._model.predict(np.stack(data)))
+        outputs = self._model.predict(np.concatenate(data))
+        return np.split(outputs, np.cumsum([len(rows) for rows in data])[:-1])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ ADDRESS = "127.0.0.2"
 
 
 def add_servicer(servicer: Any, server: Any) -> None:
-    """What grpcio-tools would generate."""
+    """Stands for the code that grpcio-tools would generate."""
     predict = grpc.unary_unary_rpc_method_handler(
         servicer.Predict, fm.PredictRequest.FromString, fm.PredictResponse.SerializeToString
     )
@@ -47,7 +47,7 @@ class Infer:
 
 
 def main(grpc_port: int, http_port: int) -> None:
-    signal.alarm(START_TIMEOUT_S)  # Ray waits for ever for what it cannot place
+    signal.alarm(START_TIMEOUT_S)  # Ray waits forever for a replica that it cannot place
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address=ADDRESS)
     serve.start(
         http_options={"host": "127.0.0.1", "port": http_port},

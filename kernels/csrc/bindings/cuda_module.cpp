@@ -47,7 +47,7 @@ void make_kernel(CudaKernel* self, std::shared_ptr<Device> device, std::string l
                  const std::vector<Code>& kernels, const std::vector<LaunchTuple>& launches,
                  unsigned contexts, nb::handle) {
   Plan plan{std::move(label), in_features, out_features, {}, {}, {}};
-  for (const auto& [row_bytes, most_rows] : scratch) plan.scratch.push_back({row_bytes, most_rows});
+  for (const auto& [row_bytes, max_rows] : scratch) plan.scratch.push_back({row_bytes, max_rows});
   for (const auto& [cubin, ptx, name, threads, shared] : kernels) {
     plan.kernels.push_back({std::string(cubin.c_str(), cubin.size()), ptx, name, threads, shared});
   }
@@ -114,7 +114,6 @@ NB_MODULE(_cuda, m) {
       .def(nb::new_(&Device::open), nb::arg("ordinal"))
       .def_prop_ro("name", &Device::name)
       .def_prop_ro("capability", &Device::capability)
-      .def_prop_ro("sticky_error", &Device::sticky_error)
       .def("on_lost", on_lost, nb::arg("tell"))
       .def("set_cores", &Device::set_cores, nb::arg("cores"));
   nb::class_<DeviceArray>(m, "DeviceArray")

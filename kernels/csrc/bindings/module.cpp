@@ -4,6 +4,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 #include <vector>
 
 #include "bindings/numpy_call.hpp"
-#include "bindings/profile_bindings.hpp"
-#include "bindings/program_bindings.hpp"
+#include "bindings/packer.hpp"
+#include "bindings/register.hpp"
 #include "model/kernel.hpp"
 
 namespace nb = nanobind;
@@ -38,6 +39,30 @@ bool run(const MlpKernel& kernel, const Matrix& x, const Result& y) {
 void run_at(const MlpKernel& kernel, std::uintptr_t x, std::size_t rows, std::uintptr_t y) {
   const nb::gil_scoped_release released;
   kernel.run(reinterpret_cast<const float*>(x), rows, reinterpret_cast<float*>(y));
+}
+
+// groups: their shared words, and (rows, other words).
+using Words = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+bool run_groups(const MlpKernel& kernel, const std::vector<std::pair<std::uint32_t, std::uint32_t>>& shared,
+                const std::vector<std::pair<Words, Matrix>>& groups, const Result& y) {
+  std::vector<fused_mlp_words> runs;
+  std::size_t width = 0, rows = 0, end = 0;
+  for (const auto& [first, last] : shared) {
+    if (first >= last || last > kernel.in_features() || (first <= end && !runs.empty())) return false;
+    runs.push_back({first, last});
+    width += last - first;
+    end = last;
+  }
+  std::vector<fused_mlp_group> each;
+  for (const auto& [words, own] : groups) {
+    if (words.shape(0) != width || own.shape(1) != kernel.in_features() - width) return false;
+    each.push_back({words.data(), own.data(), own.shape(0)});
+    rows += own.shape(0);
+  }
+  if (y.shape(0) != rows || y.shape(1) != kernel.out_features()) return false;
+  const nb::gil_scoped_release released;
+  kernel.run_groups(runs, each, y.data());
+  return true;
 }
 
 // The capsule keeps the kernel's Python object alive.
@@ -78,7 +103,14 @@ NB_MODULE(_cpu, m) {
   nb::class_<MlpKernel> kernel(m, "Kernel");
   kernel.def("call_numpy", fused_mlp::call_numpy, nb::arg("x"), nb::arg("out").none() = nb::none())
       .def("run", run, nb::arg("x").noconvert(), nb::arg("y").noconvert())
+      .def("run_groups", run_groups, nb::arg("shared"), nb::arg("groups"), nb::arg("y").noconvert())
       .def("run_at", run_at, nb::arg("x"), nb::arg("rows"), nb::arg("y"))
+      .def(
+          "ids_fit_at",
+          [](const MlpKernel& self, std::uintptr_t x, std::size_t rows) {
+            return self.ids_fit(reinterpret_cast<const float*>(x), rows);
+          },
+          nb::arg("x"), nb::arg("rows"))
       .def("strategy", &MlpKernel::strategy, nb::arg("rows"))
       .def("strategies", strategies, nb::arg("most"))
       .def("capsule", capsule)
@@ -86,6 +118,9 @@ NB_MODULE(_cpu, m) {
       .def_prop_ro("threads", &MlpKernel::threads)
       .def_prop_ro("memory_bytes", &MlpKernel::memory_bytes);
   fused_mlp::register_program(m, kernel);
+  nb::class_<fused_mlp::Packer>(m, "Packer")
+      .def(nb::init<const std::vector<fused_mlp::Packer::Input>&>(), nb::arg("inputs"))
+      .def("call", &fused_mlp::Packer::call, nb::arg("kernel"), nb::arg("given"));
   m.def("usable_isas", usable_isas, nb::arg("int8") = false);
   fused_mlp::register_profile(m);
 }

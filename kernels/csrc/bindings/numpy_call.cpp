@@ -12,12 +12,19 @@ struct Numpy {
   PyTypeObject* ndarray;
   PyObject* empty;
   PyObject* float32;
+  PyObject* int32;
+  PyObject* int64;
+  PyObject* longlong;
 
   Numpy() {
     const nb::module_ module = nb::module_::import_("numpy");
     ndarray = reinterpret_cast<PyTypeObject*>(module.attr("ndarray").inc_ref().ptr());
     empty = module.attr("empty").inc_ref().ptr();
-    float32 = module.attr("dtype")("float32").inc_ref().ptr();
+    const auto dtype = [&](const char* name) { return module.attr("dtype")(name).inc_ref().ptr(); };
+    float32 = dtype("float32");
+    int32 = dtype("int32");
+    int64 = dtype("int64");
+    longlong = dtype("longlong");
   }
 
   nb::object make(std::size_t rows, std::size_t columns) const {
@@ -34,46 +41,73 @@ const Numpy& numpy() {
   return *found;
 }
 
-// Holds the buffer of a numpy array. False unless it is a float32 matrix of that many columns.
-class ArrayView {
- public:
-  ArrayView(nb::handle array, std::size_t columns, int flags) {
-    // No subclasses: the data of a masked array, for example, has another meaning.
-    if (Py_TYPE(array.ptr()) != numpy().ndarray) return;
-    if (PyObject_GetBuffer(array.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | flags) != 0) {
-      PyErr_Clear();  // not contiguous, or read-only
-      return;
-    }
-    held_ = true;
-    matches_ = view_.ndim == 2 && view_.itemsize == sizeof(float) && view_.format[0] == 'f' &&
-               view_.format[1] == '\0' && static_cast<std::size_t>(view_.shape[1]) == columns;
-  }
-  ~ArrayView() {
-    if (held_) PyBuffer_Release(&view_);
-  }
-  ArrayView(const ArrayView&) = delete;
-  ArrayView& operator=(const ArrayView&) = delete;
-
-  explicit operator bool() const { return matches_; }
-  std::size_t rows() const { return static_cast<std::size_t>(view_.shape[0]); }
-  float* data() const { return static_cast<float*>(view_.buf); }
-
- private:
-  Py_buffer view_;
-  bool held_ = false;
-  bool matches_ = false;
+// The head of PyArrayObject.
+struct ArrayHead {
+  PyObject object;
+  char* data;
+  int dimensions;
+  Py_ssize_t* shape;
+  Py_ssize_t* strides;
+  PyObject* base;
+  PyObject* dtype;
+  int flags;
 };
+constexpr int kContiguous = 0x1, kAligned = 0x100, kWritable = 0x400;
 
 }  // namespace
 
+ArrayView::ArrayView(nb::handle array) {
+  const Numpy& known = numpy();
+  if (Py_TYPE(array.ptr()) != known.ndarray) return;
+  const auto* const head = reinterpret_cast<const ArrayHead*>(array.ptr());
+  if ((head->flags & (kContiguous | kAligned)) != (kContiguous | kAligned)) return;
+  // Each of these types has one descriptor. An array with another, equal one takes the slow path.
+  if (head->dtype == known.float32) {
+    type_ = Type::float32;
+  } else if (head->dtype == known.int64 || head->dtype == known.longlong) {
+    type_ = Type::int64;
+  } else if (head->dtype == known.int32) {
+    type_ = Type::int32;
+  } else {
+    return;
+  }
+  writable_ = (head->flags & kWritable) != 0;
+  dimensions_ = head->dimensions;
+  data_ = head->data;
+  size_ = 1;
+  for (int axis = 0; axis < dimensions_; ++axis) size_ *= static_cast<std::size_t>(head->shape[axis]);
+  if (dimensions_ > 0) rows_ = static_cast<std::size_t>(head->shape[0]);
+  if (dimensions_ > 1) columns_ = static_cast<std::size_t>(head->shape[1]);
+}
+
+void ArrayView::fetch_values(nb::handle array) {
+  if (Py_TYPE(array.ptr()) != numpy().ndarray) return;
+  const auto* const head = reinterpret_cast<const ArrayHead*>(array.ptr());
+  __builtin_prefetch(head->shape);
+  __builtin_prefetch(head->data);
+}
+
 nb::object call_numpy(const MlpKernel& kernel, nb::handle x, nb::handle out) {
-  const ArrayView input(x, kernel.in_features(), 0);
-  if (!input) return nb::none();
-  nb::object result = out.is_none() ? numpy().make(input.rows(), kernel.out_features()) : nb::borrow(out);
-  const ArrayView output(result, kernel.out_features(), PyBUF_WRITABLE);
-  if (!output || output.rows() != input.rows()) return nb::none();
+  const ArrayView input(x);
+  if (!input.is_matrix(kernel.in_features()) || !kernel.ids_fit(input.data<float>(), input.rows())) {
+    return nb::none();
+  }
+  if (out.is_none()) return run_packed(kernel, input.data<float>(), input.rows());
+  const ArrayView output(out);
+  if (!output.is_matrix(kernel.out_features()) || !output.writable() || output.rows() != input.rows()) {
+    return nb::none();
+  }
+  nb::object result = nb::borrow(out);
   const nb::gil_scoped_release released;
-  kernel.run(input.data(), input.rows(), output.data());
+  kernel.run(input.data<float>(), input.rows(), output.data<float>());
+  return result;
+}
+
+nb::object run_packed(const MlpKernel& kernel, const float* rows, std::size_t count) {
+  nb::object result = numpy().make(count, kernel.out_features());
+  float* const to = ArrayView(result).data<float>();
+  const nb::gil_scoped_release released;
+  kernel.run(rows, count, to);
   return result;
 }
 

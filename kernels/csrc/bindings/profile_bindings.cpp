@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bindings/profile_bindings.hpp"
-
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/register.hpp"
 #include "profile/phases.hpp"
 #include "profile/probe.hpp"
 
@@ -13,35 +13,17 @@ namespace fused_mlp {
 
 namespace {
 
-const char* name_of(Phase phase) {
-  switch (phase) {
-    case Phase::kPack:
-      return "pack";
-    case Phase::kLayer:
-      return "layer";
-    case Phase::kNorm:
-      return "norm";
-    case Phase::kSoftmax:
-      return "softmax";
-    case Phase::kCombine:
-      return "combine";
-    case Phase::kAffine:
-      return "affine";
-    case Phase::kMap:
-      return "map";
-    case Phase::kQuantize:
-      return "quantize";
-  }
-  return "unknown";
-}
+// By Phase.
+constexpr const char* kPhaseNames[] = {"pack",   "layer", "norm",     "softmax", "combine",
+                                       "affine", "map",   "quantize", "lookup",  "group"};
 
 nb::tuple stop() {
   const PhaseRecording recording = stop_recording_phases();
   nb::list spans;
   for (const PhaseSpan& span : recording.spans) {
-    spans.append(nb::make_tuple(name_of(span.phase), span.layer, span.thread, span.rows, span.in, span.out,
-                                span.start_ns, span.end_ns, span.product_ns, span.epilogue_ns, span.tiles,
-                                span.flops));
+    spans.append(nb::make_tuple(kPhaseNames[static_cast<std::size_t>(span.phase)], span.layer, span.thread,
+                                span.rows, span.in, span.out, span.start_ns, span.end_ns, span.product_ns,
+                                span.epilogue_ns, span.tiles, span.flops));
   }
   return nb::make_tuple(spans, recording.dropped);
 }
@@ -55,6 +37,12 @@ void register_profile(nb::module_& m) {
         nb::call_guard<nb::gil_scoped_release>());
   m.def("probe_read_seconds", probe_read_seconds, nb::arg("bytes"), nb::arg("threads"), nb::arg("samples"),
         nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "probe_random_line_seconds",
+      [](const nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>& table, int samples) {
+        return probe_random_line_seconds(table.data(), table.size(), samples);
+      },
+      nb::arg("table"), nb::arg("samples"));
 }
 
 }  // namespace fused_mlp

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bindings/program_bindings.hpp"
-
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -19,6 +17,8 @@
 #include <variant>
 #include <vector>
 
+#include "bindings/register.hpp"
+
 namespace nb = nanobind;
 
 namespace fused_mlp {
@@ -32,8 +32,10 @@ using Place = std::pair<std::size_t, std::size_t>;  // buffer, column
 using Step = std::tuple<std::string, std::vector<int>, int, float, std::vector<float>>;
 using Steps = std::vector<Step>;
 
-constexpr std::array<std::string_view, 8> kRowNames = {"map", "combine", "affine",  "layer",
-                                                       "rms", "l2",      "softmax", "log_softmax"};
+constexpr std::array<std::string_view, 16> kRowNames = {
+    "map",   "combine",   "affine", "layer",  "rms",  "l2",  "softmax", "log_softmax",
+    "where", "bucketize", "argmax", "number", "pick", "dot", "reduce",  "repeat"};
+constexpr std::array<std::string_view, 3> kReductionNames = {"sum", "mean", "max"};
 
 template <class Value, class Names>
 std::optional<Value> find(const Names& names, std::string_view name) {
@@ -154,29 +156,77 @@ struct RowArguments {
 
   RowArguments(const std::string& kind, std::size_t width, const Place& input, const Place& output,
                const std::optional<Place>& other, const std::string& combination, float eps,
-               std::optional<Vector> weight_, std::optional<Vector> bias_, const Steps& then)
+               std::optional<Vector> weight_, std::optional<Vector> bias_, const Steps& then,
+               const std::optional<Place>& third, std::size_t in_width, std::size_t groups, std::size_t count,
+               const std::string& reduction, bool flag)
       : weight(std::move(weight_)), bias(std::move(bias_)) {
-    source = {.kind = named<RowKind>(kRowNames, kind),
+    const auto row = named<RowKind>(kRowNames, kind);
+    const std::size_t weights = row == RowKind::kBucketize ? count : width;
+    source = {.kind = row,
               .width = width,
               .in = region_of(input),
               .other = region_of(other),
               .out = region_of(output),
               .combination = named<Combination>(kCombinationNames, combination),
               .eps = eps,
-              .weight = data_of(weight, width, "weight"),
+              .weight = data_of(weight, weights, "weight"),
               .bias = data_of(bias, width, "bias"),
-              .then = function_of(then)};
+              .then = function_of(then),
+              .third = region_of(third),
+              .in_width = in_width,
+              .groups = groups,
+              .count = count,
+              .reduction = named<Reduction>(kReductionNames, reduction),
+              .flag = flag};
   }
 };
 
-void construct(MlpKernel* self, std::size_t in_features, std::size_t out_features,
-               const std::vector<std::size_t>& scratch,
-               const std::vector<std::variant<ProductArguments, RowArguments>>& ops, unsigned threads,
-               const std::optional<std::string>& isa) {
-  ProgramSource program{in_features, out_features, scratch, {}};
-  for (const auto& op : ops) {
-    std::visit([&](const auto& each) { program.ops.emplace_back(each.source); }, op);
+// One lookup in a table, which the kernel reads where it is.
+struct LookupArguments {
+  Matrix table;
+  std::optional<Vector> scale;
+  LookupSource source;
+
+  LookupArguments(Matrix table_, std::optional<Vector> scale_, const Place& input, std::size_t ids,
+                  const Place& output, const std::optional<std::string>& bag, std::int32_t padding,
+                  const std::optional<Place>& factors)
+      : table(std::move(table_)), scale(std::move(scale_)) {
+    source = {.lookup = {.table = table.data(),
+                         .scales = data_of(scale, table.shape(0), "scale"),
+                         .precision = precision_of(table),
+                         .size = table.shape(0),
+                         .features = table.shape(1),
+                         .ids = ids,
+                         .bag = bag.has_value(),
+                         .reduction = named<Reduction>(kReductionNames, bag.value_or("sum")),
+                         .padding = padding},
+              .ids = region_of(input),
+              .factors = region_of(factors),
+              .out = region_of(output)};
   }
+};
+
+void add(ProgramSource& program, const ProductArguments& op) { program.ops.emplace_back(op.source); }
+void add(ProgramSource& program, const RowArguments& op) { program.ops.emplace_back(op.source); }
+void add(ProgramSource& program, const std::vector<LookupArguments>& lookups) {
+  LookupsSource sources;
+  for (const LookupArguments& each : lookups) sources.push_back(each.source);
+  program.ops.emplace_back(std::move(sources));
+}
+
+using Limit = std::tuple<std::size_t, std::size_t, std::int32_t, bool>;
+
+// Python keeps the tables alive as long as the kernel.
+void construct(
+    MlpKernel* self, std::size_t in_features, std::size_t out_features,
+    const std::vector<std::size_t>& scratch,
+    const std::vector<std::variant<ProductArguments, RowArguments, std::vector<LookupArguments>>>& ops,
+    unsigned threads, const std::optional<std::string>& isa, const std::vector<Limit>& limits,
+    const nb::list&) {
+  ProgramSource program{in_features, out_features, scratch, {}, {}};
+  for (const auto& op : ops) std::visit([&](const auto& each) { add(program, each); }, op);
+  for (const auto& [first, last, size, absent] : limits)
+    program.limits.push_back({first, last, size, absent});
   const nb::gil_scoped_release released;  // models are loaded in parallel, and packing takes most of the time
   new (self) MlpKernel(program, threads, isa ? isa->c_str() : nullptr);
 }
@@ -195,12 +245,21 @@ void register_program(nb::module_& m, nb::class_<MlpKernel>& kernel) {
           nb::arg("other").none(), nb::arg("combination"), nb::arg("swapped"), nb::arg("then"));
   nb::class_<RowArguments>(m, "Row").def(
       nb::init<const std::string&, std::size_t, const Place&, const Place&, const std::optional<Place>&,
-               const std::string&, float, std::optional<Vector>, std::optional<Vector>, const Steps&>(),
+               const std::string&, float, std::optional<Vector>, std::optional<Vector>, const Steps&,
+               const std::optional<Place>&, std::size_t, std::size_t, std::size_t, const std::string&,
+               bool>(),
       nb::kw_only(), nb::arg("kind"), nb::arg("width"), nb::arg("input"), nb::arg("output"),
       nb::arg("other").none(), nb::arg("combination"), nb::arg("eps"), nb::arg("weight").none(),
-      nb::arg("bias").none(), nb::arg("then"));
+      nb::arg("bias").none(), nb::arg("then"), nb::arg("third").none() = nb::none(), nb::arg("in_width") = 0,
+      nb::arg("groups") = 1, nb::arg("count") = 0, nb::arg("reduction") = "sum", nb::arg("flag") = false);
+  nb::class_<LookupArguments>(m, "Lookup")
+      .def(nb::init<Matrix, std::optional<Vector>, const Place&, std::size_t, const Place&,
+                    const std::optional<std::string>&, std::int32_t, const std::optional<Place>&>(),
+           nb::kw_only(), nb::arg("table"), nb::arg("scale").none(), nb::arg("input"), nb::arg("ids"),
+           nb::arg("output"), nb::arg("bag").none(), nb::arg("padding"), nb::arg("factors").none());
   kernel.def("__init__", construct, nb::arg("in_features"), nb::arg("out_features"), nb::arg("scratch"),
-             nb::arg("ops"), nb::arg("threads"), nb::arg("isa").none() = nb::none());
+             nb::arg("ops"), nb::arg("threads"), nb::arg("isa").none(), nb::arg("limits"), nb::arg("tables"),
+             nb::keep_alive<1, 9>());
 }
 
 }  // namespace fused_mlp

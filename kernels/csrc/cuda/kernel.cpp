@@ -16,7 +16,7 @@ namespace {
 // thread that spins keeps another one from working.
 constexpr std::chrono::microseconds kSpin{50}, kSpinAmongBusy{5};
 
-// Of a large batch: one part for each stream at least, about equal, of whole blocks of the largest tile.
+// A large batch runs in parts: at least one per stream, about equal, of whole blocks of the largest tile.
 constexpr std::size_t kRowsTogether = 128;
 
 std::size_t part_rows(std::size_t rows, std::size_t streams, std::size_t most) {
@@ -79,7 +79,7 @@ const char* strategy_of(void* ctx, std::size_t) { return kernel_of(ctx).label();
 
 constexpr fused_mlp_steps kSteps = {begin_batch, start_batch, finish_batch, end_batch};
 
-// What a device that hangs may still use. It stays here for as long as the process lives.
+// Memory that a device that hangs may still use. It is never freed.
 struct Kept {
   std::shared_ptr<Device> device;
   std::vector<std::unique_ptr<LaunchContext>> contexts;
@@ -134,8 +134,9 @@ CudaKernel::CudaKernel(std::shared_ptr<Device> device, Plan plan, unsigned conte
           .out_features = loaded_->plan().out_features,
           .run = run_batch,
           .strategy = strategy_of,
-          .most_at_once = static_cast<std::uint32_t>(contexts_.size()),
-          .steps = &kSteps};
+          .max_at_once = static_cast<std::uint32_t>(contexts_.size()),
+          .steps = &kSteps,
+          .run_groups = nullptr};
 }
 
 CudaKernel::~CudaKernel() {

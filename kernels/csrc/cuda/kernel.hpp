@@ -23,8 +23,8 @@ class CudaKernel {
   CudaKernel& operator=(const CudaKernel&) = delete;
 
   // x: (rows, in_features), y: (rows, out_features), in host memory, C-contiguous, any alignment. `busy`: as
-  // in kernel_api.h. Throws DriverError; then nothing of the batch is in flight any more, and the next batch
-  // may well succeed.
+  // in kernel_api.h. Throws DriverError; then nothing of the batch is in flight, and the next batch may
+  // well succeed.
   void run(const float* x, std::size_t rows, float* y, unsigned busy = 0);
 
   // The same in steps, as in kernel_api.h. begin: null if no context is free, for more rows than a graph has,
@@ -40,7 +40,7 @@ class CudaKernel {
   Device& device() const noexcept { return *device_; }
   const Plan& plan() const noexcept { return loaded_->plan(); }
   const char* label() const noexcept { return label_; }  // with static lifetime
-  // Of buffers; weights are the caller's.
+  // Bytes of its buffers; weights are the caller's.
   std::size_t device_bytes() const noexcept;
   const fused_mlp_kernel* api() const noexcept { return &api_; }
 

@@ -2,6 +2,7 @@
 #include "cuda/launch_context.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <thread>
 
@@ -23,18 +24,40 @@ static_assert(kGraphRows[std::size(kGraphRows) - 1] == LaunchContext::kGraphRows
 // Parts of larger batches, launched directly: then launching takes less time than computing. As many rows as
 // this holds on the device, so that a wide model does not fill it with buffers.
 constexpr std::size_t kPartBytes = 32 << 20;
-constexpr std::size_t kMostPartRows = 8192;
+constexpr std::size_t kMaxPartRows = 8192;
 // How often a thread that sleeps looks for an error.
 constexpr std::chrono::milliseconds kLook{10};
 
 }  // namespace
 
+BatchMemory::BatchMemory(const Driver& driver, const LoadedPlan& plan, std::size_t rows)
+    : rows_(rows), host_x_(driver, plan.x_bytes(rows)), host_y_(driver, plan.y_bytes(rows)) {
+  std::memset(host_x_.host(), 0, plan.x_bytes(rows));
+  const auto reserve = [&](std::size_t bytes) {
+    memory_.push_back(allocate(driver, bytes));
+    device_bytes_ += bytes;
+    return memory_.back().get();
+  };
+  x_ = reserve(plan.x_bytes(rows));
+  y_ = reserve(plan.y_bytes(rows));
+  for (const Scratch& each : plan.plan().scratch) {
+    scratch_.push_back(reserve(std::max<std::size_t>(1, each.bytes(rows))));
+  }
+}
+
+void BatchMemory::enqueue(WorkSink& sink, const LoadedPlan& plan, std::size_t count, bool mapped) const {
+  if (!mapped) sink.copy_in(x_, host_x_.host(), plan.x_bytes(count));
+  plan.enqueue(sink, {mapped ? host_x_.device() : x_, mapped ? host_y_.device() : y_, scratch_},
+               static_cast<std::uint32_t>(count));
+  if (!mapped) sink.copy_out(host_y_.host(), y_, plan.y_bytes(count));
+}
+
 std::size_t LaunchContext::part_limit(const Plan& plan) noexcept {
   std::size_t row_bytes = (plan.in_features + plan.out_features) * sizeof(float);
   for (const Scratch& each : plan.scratch) {
-    if (each.most_rows > kGraphRowsMost) row_bytes += each.row_bytes;
+    if (each.max_rows > kGraphRowsMost) row_bytes += each.row_bytes;
   }
-  return std::clamp(kPartBytes / row_bytes / kGraphRowsMost * kGraphRowsMost, kGraphRowsMost, kMostPartRows);
+  return std::clamp(kPartBytes / row_bytes / kGraphRowsMost * kGraphRowsMost, kGraphRowsMost, kMaxPartRows);
 }
 
 LaunchContext::LaunchContext(Device& device, const LoadedPlan& plan)
@@ -104,7 +127,7 @@ float* LaunchContext::begin(std::size_t rows) noexcept {
 }
 
 void LaunchContext::start() {
-  // Of a device that hangs, a batch that was given up may still be under way here: its end is not this one's.
+  // On a device that hangs, a batch that was given up may still be under way: its end is not this one's.
   device_.refuse_if_lost();
   in_flight_ = true;
   if (const Prepared* const prepared = graph_for(rows_)) {

@@ -1,18 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one batch in flight needs for itself: a stream, buffers in page-locked and in device memory, and a
+// The resources of one batch in flight: a stream, buffers in page-locked and in device memory, and a
 // graph per batch size. One thread at a time.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
+#include <mutex>
 #include <optional>
 #include <vector>
 
-#include "cuda/arrival.hpp"
-#include "cuda/batch_memory.hpp"
+#include "cuda/plan.hpp"
 
 namespace fused_mlp::cuda {
+
+// Signals that a stream reached a point: set by a driver thread, awaited by a sleeping one.
+class Arrival {
+ public:
+  void expect() {
+    const std::lock_guard lock(mutex_);
+    told_ = false;
+  }
+  bool wait_for(std::chrono::nanoseconds time) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, time, [&] { return told_; });
+  }
+  // As cuLaunchHostFunc wants it.
+  static void tell(void* arrival) {
+    auto& self = *static_cast<Arrival*>(arrival);
+    const std::lock_guard lock(self.mutex_);  // until it was notified: the other thread may destroy it then
+    self.told_ = true;
+    self.changed_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool told_ = false;
+};
+
+// The buffers of a batch in flight: x and y in page-locked memory of the host, x, y and what lies between
+// launches on the device.
+class BatchMemory {
+ public:
+  BatchMemory(const Driver& driver, const LoadedPlan& plan, std::size_t rows);
+
+  std::size_t rows() const noexcept { return rows_; }
+  std::size_t device_bytes() const noexcept { return device_bytes_; }
+  float* host_x() const noexcept { return host_x_.host(); }
+  const float* host_y() const noexcept { return host_y_.host(); }
+  // Adds a forward pass of the first `count` rows. `mapped`: kernels read and write the host's memory.
+  void enqueue(WorkSink& sink, const LoadedPlan& plan, std::size_t count, bool mapped) const;
+
+ private:
+  const std::size_t rows_;
+  std::size_t device_bytes_ = 0;
+  MappedMemory host_x_, host_y_;
+  std::vector<DeviceMemory> memory_;
+  std::vector<CUdeviceptr> scratch_;
+  CUdeviceptr x_ = 0, y_ = 0;
+};
 
 class LaunchContext {
  public:

@@ -8,8 +8,8 @@ namespace fused_mlp::cuda {
 
 namespace {
 
-constexpr std::size_t kMostArguments = 24;
-constexpr unsigned kMostThreads = 1024;
+constexpr std::size_t kMaxArguments = 24;
+constexpr unsigned kMaxThreads = 1024;
 
 void expect(bool condition, const char* text) {
   if (!condition) throw std::invalid_argument(std::string("launch plan: expected ") + text);
@@ -20,17 +20,17 @@ void check_plan(const Plan& plan) {
   expect(!plan.launches.empty(), "at least one launch");
   for (const KernelCode& kernel : plan.kernels) {
     expect(!kernel.cubin.empty() || !kernel.ptx.empty(), "machine code");
-    expect(kernel.threads > 0 && kernel.threads <= kMostThreads, "1 to 1024 threads in a block");
+    expect(kernel.threads > 0 && kernel.threads <= kMaxThreads, "1 to 1024 threads in a block");
   }
   for (const Launch& launch : plan.launches) {
     expect(launch.kernel < plan.kernels.size(), "launches of kernels that are there");
     expect(launch.block_rows > 0 && launch.column_blocks > 0, "blocks of at least one row and column");
-    expect(launch.arguments.size() <= kMostArguments, "at most 24 arguments");
+    expect(launch.arguments.size() <= kMaxArguments, "at most 24 arguments");
     expect(!launch.dependent || &launch != &plan.launches.front(), "a launch before one that depends on it");
     for (const Argument& argument : launch.arguments) {
       if (argument.kind != Argument::kScratch) continue;
       expect(argument.value < plan.scratch.size(), "arguments in scratch buffers that are there");
-      expect(launch.most_rows <= plan.scratch[argument.value].most_rows,
+      expect(launch.max_rows <= plan.scratch[argument.value].max_rows,
              "scratch buffers for all rows of a launch");
     }
   }
@@ -87,8 +87,8 @@ std::size_t LoadedPlan::traffic(std::size_t rows) const noexcept {
 void LoadedPlan::enqueue(WorkSink& sink, const Buffers& buffers, std::uint32_t rows) const {
   for (const Launch& launch : plan_.launches) {
     if (!launch.runs(rows)) continue;
-    std::array<std::uint64_t, kMostArguments> values{};
-    std::array<void*, kMostArguments> addresses;
+    std::array<std::uint64_t, kMaxArguments> values{};
+    std::array<void*, kMaxArguments> addresses;
     for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
       const Argument& argument = launch.arguments[i];
       addresses[i] = &values[i];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a batch launches, in order: kernels with their grids by rows, and where their arguments come from.
+// The launches of a batch, in order: kernels with their grids by rows, and where their arguments come from.
 // Python decides all of it at load; this checks it, loads the machine code and enqueues launches.
 #pragma once
 
@@ -32,26 +32,26 @@ struct Argument {
       0;  // kScratch: which buffer; kAddress: on the device, of weights, which the caller keeps alive
 };
 
-// ceil(rows / block_rows) * column_blocks blocks, in batches of least_rows to most_rows; others leave it out.
+// ceil(rows / block_rows) * column_blocks blocks, in batches of min_rows to max_rows; others leave it out.
 // `dependent`: the kernel waits by itself (griddepcontrol) for the launch before it, so it may begin earlier.
 struct Launch {
   std::size_t kernel;
   unsigned block_rows;
   unsigned column_blocks;
   std::vector<Argument> arguments;
-  std::size_t least_rows = 0;
-  std::size_t most_rows = std::numeric_limits<std::size_t>::max();
+  std::size_t min_rows = 0;
+  std::size_t max_rows = std::numeric_limits<std::size_t>::max();
   bool dependent = false;
 
-  bool runs(std::size_t rows) const noexcept { return least_rows <= rows && rows <= most_rows; }
+  bool runs(std::size_t rows) const noexcept { return min_rows <= rows && rows <= max_rows; }
 };
 
-// A buffer between launches; only launches of batches up to most_rows use it.
+// A buffer between launches; only launches of batches up to max_rows use it.
 struct Scratch {
   std::size_t row_bytes;
-  std::size_t most_rows = std::numeric_limits<std::size_t>::max();
+  std::size_t max_rows = std::numeric_limits<std::size_t>::max();
 
-  std::size_t bytes(std::size_t rows) const noexcept { return row_bytes * std::min(rows, most_rows); }
+  std::size_t bytes(std::size_t rows) const noexcept { return row_bytes * std::min(rows, max_rows); }
 };
 
 struct Plan {

@@ -8,7 +8,7 @@
 
 namespace fused_mlp::cuda {
 
-// What is added runs in its order.
+// Work runs in the order in which it was added.
 class WorkSink {
  public:
   virtual ~WorkSink() = default;

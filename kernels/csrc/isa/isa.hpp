@@ -36,7 +36,7 @@ inline constexpr std::size_t bytes_per_weight(Precision precision) {
 // A quantized row, in floats: its scale, padded to a cache line, then the values in groups of 4 bytes.
 inline constexpr std::size_t kQuantizedHeader = 16;
 
-// What follows a product, and a gate, while a tile is in the L1 cache: then(function(value) combined with the
+// Steps after a product, and a gate, while a tile is in the L1 cache: then(function(value) combined with the
 // same element of another value).
 struct Epilogue {
   Function function;  // of a gated layer's product of halves; identity for the others
@@ -79,6 +79,19 @@ struct LayerCall {
   bool padded;
   const float* other = nullptr;  // what the epilogue combines the product with: (rows, out)
   std::size_t other_stride = 0;
+  // Float32 sums: the start value in place of the bias, and the parts in order. Null: sums over all of x.
+  const float* start = nullptr;  // [panels][panel width]
+  const struct SumPart* parts = nullptr;
+  std::size_t part_count = 0;
+  const float* sums = nullptr;  // that were computed before
+};
+
+// Products of columns [first, first + count) of x, where `first` is a multiple of kSumBlock; or if count is
+// 0, the sum at LayerCall::sums + sum: [panels][panel width].
+struct SumPart {
+  std::size_t first;
+  std::size_t count;
+  std::size_t sum;
 };
 
 enum class RowKind : unsigned char {
@@ -90,26 +103,71 @@ enum class RowKind : unsigned char {
   kL2Norm,
   kSoftmax,
   kLogSoftmax,
+  kWhere,      // other where x is not 0, else third
+  kBucketize,  // for each value of x, the number of boundaries (`weight`) below it, as an id
+  kArgmax,     // the place of the largest value, as an id
+  kNumber,     // ids as floats
+  kPick,       // of `groups` parts of x, the one that the id `other` chooses
+  kDot,        // dot products of all pairs of `groups` vectors
+  kReduce,     // over `groups` vectors, or over the features of each
+  kRepeat,     // each of `groups` vectors `count` times
 };
+
+enum class Reduction : unsigned char { kSum, kMean, kMax };
 
 // A step that is no matrix product. Norms multiply by `weight` and add `bias`; `then` comes last.
 struct RowOp {
   RowKind kind;
   Combination combination;
   float eps;
-  std::size_t width;
+  std::size_t width;    // of y, and of x where nothing else is said
   const float* weight;  // padded to whole registers, or null
   const float* bias;
   Function then;
+  // From kBucketize on.
+  std::size_t in = 0;      // width of x
+  std::size_t groups = 1;  // vectors in x
+  std::size_t count = 0;   // of boundaries, or how often kRepeat repeats
+  Reduction reduction = Reduction::kSum;
+  // kBucketize: counts equal boundaries too; kDot: each vector with itself too; kReduce: over the features.
+  bool flag = false;
 };
 
-// x, other, y: (rows, width). y may be x or other; otherwise they do not overlap.
+// x, other, third, y: (rows, width). y may be x or other if they have its width; otherwise they do not
+// overlap.
 struct RowCall {
   const float* x;
   std::size_t x_stride;
   const float* other;  // x again where there is none
   std::size_t other_stride;
   std::size_t rows;
+  float* y;
+  std::size_t y_stride;
+  const float* third = nullptr;  // for kWhere
+  std::size_t third_stride = 0;
+};
+
+// Rows of a table: one for each id, side by side, or the sum, mean or maximum of a bag of them.
+struct Lookup {
+  const void* table = nullptr;    // (size, features) in `precision`, as the caller keeps it: never copied
+  const float* scales = nullptr;  // of int8 rows
+  Precision precision = Precision::kFloat32;
+  std::size_t size = 0;
+  std::size_t features = 0;
+  std::size_t ids = 0;  // per row of the batch
+  bool bag = false;
+  Reduction reduction = Reduction::kSum;
+  std::int32_t padding = -1;  // an id that does not count in a bag; negative ones never do
+  bool prefetched = false;    // it and the tables beside it are too large for the L2 cache
+};
+
+// Ids are checked before: they are rows of the table, or negative in a bag.
+struct LookupCall {
+  const Lookup* lookup;
+  const float* ids;  // in the bits of int32
+  std::size_t ids_stride;
+  const float* factors;  // of a bag's rows, or null
+  std::size_t factors_stride;
   float* y;
   std::size_t y_stride;
 };
@@ -132,6 +190,7 @@ struct Isa {
   // By precision.
   void (*run_layer[kPrecisions])(const PackedLayer&, const LayerCall&);
   void (*run_rows)(const RowOp&, const RowCall&);
+  void (*run_lookups)(const LookupCall*, std::size_t count, std::size_t rows);
   void (*apply)(const Function&, const float* x, float* y, std::size_t n);
   // Like run_layer, but reads the counter two or three times per tile.
   void (*run_layer_timed[kPrecisions])(const PackedLayer&, const LayerCall&, TileTimes*);

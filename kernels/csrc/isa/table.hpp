@@ -8,6 +8,7 @@
 #include "profile/probe_loops.hpp"
 #include "tile/int8_product.hpp"
 #include "tile/layer.hpp"
+#include "tile/lookup.hpp"
 #include "tile/microkernel.hpp"
 #include "tile/quantize.hpp"
 #include "tile/row_op.hpp"
@@ -29,6 +30,7 @@ constexpr Isa isa_table(const char* name) {
       .int8_speed = D::kSpeed,
       .run_layer = {Float32::run, Bfloat16::run, Int8::run},
       .run_rows = RowOps<V>::run,
+      .run_lookups = Lookups<V>::run,
       .apply = TileActivation<V>::run,
       .run_layer_timed = {Float32::run_timed, Bfloat16::run_timed, Int8::run_timed},
       .quantize = Quantize<V, D>::run,

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "isa/load_part.hpp"
+
 namespace fused_mlp {
 
 struct Avx2 {
@@ -31,6 +33,20 @@ struct Avx2 {
   static Reg load_high_halves(const std::uint16_t* p) {
     const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+  }
+  // The first n lanes; nothing else is read or written.
+  static Reg load_part(const float* p, std::size_t n) { return load_up_to_8(p, n); }
+  static void store_part(float* p, Reg v, std::size_t n) { _mm256_maskstore_ps(p, first(n), v); }
+  static __m256i first(std::size_t n) {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lanes);
+  }
+  static Reg load_halves(const std::uint16_t* p) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  static Reg load_bytes(const std::int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
   static void store(float* p, Reg v) { _mm256_storeu_ps(p, v); }
   static Reg broadcast(const float* p) { return _mm256_broadcast_ss(p); }

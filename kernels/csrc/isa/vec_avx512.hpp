@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "isa/load_part.hpp"
+
 namespace fused_mlp {
 
 struct Avx512 {
@@ -29,6 +31,21 @@ struct Avx512 {
   }
   static Reg load_high_halves(const std::uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_and_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(-65536)));
+  }
+  // The first n lanes; nothing else is read or written.
+  static Reg load_part(const float* p, std::size_t n) {
+    if (n <= 8) return _mm512_zextps256_ps512(load_up_to_8(p, n));
+    const __m512d low = _mm512_castps_pd(_mm512_zextps256_ps512(_mm256_loadu_ps(p)));
+    return _mm512_castpd_ps(_mm512_insertf64x4(low, _mm256_castps_pd(load_up_to_8(p + 8, n - 8)), 1));
+  }
+  static void store_part(float* p, Reg v, std::size_t n) { _mm512_mask_storeu_ps(p, first(n), v); }
+  static Mask first(std::size_t n) { return static_cast<Mask>((1u << n) - 1u); }
+  static Reg load_halves(const std::uint16_t* p) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  static Reg load_bytes(const std::int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
   static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
   static Reg broadcast(const float* p) { return _mm512_set1_ps(*p); }

@@ -43,6 +43,19 @@ struct Portable {
     __builtin_memcpy(&v, p, sizeof v);
     return v;
   }
+  // The first n lanes; nothing else is read or written.
+  static Reg load_part(const float* p, std::size_t n) {
+    Reg v{};
+    for (std::size_t i = 0; i < n; ++i) v[i] = p[i];
+    return v;
+  }
+  static void store_part(float* p, Reg v, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) p[i] = v[i];
+  }
+  static Reg load_halves(const std::uint16_t* p) { return (Reg)(Unsigned{p[0], p[1], p[2], p[3]} << 16); }
+  static Reg load_bytes(const std::int8_t* p) {
+    return __builtin_convertvector(Mask{p[0], p[1], p[2], p[3]}, Reg);
+  }
   static void store(float* p, Reg v) { __builtin_memcpy(p, &v, sizeof v); }
   static Reg broadcast(const float* p) {
     float v;

@@ -27,6 +27,17 @@ int run_c(void* ctx, const float* x, std::size_t rows, float* y, unsigned busy, 
   }
 }
 
+int run_groups_c(void* ctx, const fused_mlp_words* runs, std::size_t run_count, const fused_mlp_group* groups,
+                 std::size_t group_count, float* y, unsigned busy, char* error, std::size_t error_size) {
+  try {
+    static_cast<const MlpKernel*>(ctx)->run_groups({runs, run_count}, {groups, group_count}, y, busy);
+    return 0;
+  } catch (const std::exception& e) {
+    if (error_size > 0) std::snprintf(error, error_size, "CPU kernel: %s", e.what());
+    return 1;
+  }
+}
+
 const char* strategy_c(void* ctx, std::size_t rows) {
   return static_cast<const MlpKernel*>(ctx)->strategy(rows);
 }
@@ -59,8 +70,20 @@ MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char*
   const auto quantizes = [&](const Stage& stage) { return ops[stage.first].quantizes; };
   const auto stages = stages_.size() - std::count_if(stages_.begin(), stages_.end(), quantizes);
   planner_ = std::make_unique<Planner>(program_, stages, isa_, threads_, wake);
-  api_ = {FUSED_MLP_KERNEL_ABI, 0, this,   program_.in_features(), program_.out_features(), run_c,
-          strategy_c,           0, nullptr};
+  api_ = {FUSED_MLP_KERNEL_ABI,
+          0,
+          this,
+          program_.in_features(),
+          program_.out_features(),
+          run_c,
+          strategy_c,
+          0,
+          nullptr,
+          run_groups_c};
+  std::size_t widest = 1;
+  for (const Op& op : ops) widest = std::max(widest, op.product ? op.layer.panels * isa_.panel : 1);
+  negative_zeros_ = FloatBuffer(widest);
+  std::fill_n(negative_zeros_.data(), widest, -0.0f);
 }
 
 void MlpKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) const {

@@ -3,8 +3,12 @@
 // construction; any number of threads may call run() at once.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <vector>
 
 #include "isa/isa.hpp"
@@ -12,6 +16,7 @@
 #include "model/plan.hpp"
 #include "model/program.hpp"
 #include "model/scratch.hpp"
+#include "model/split.hpp"
 
 namespace fused_mlp {
 
@@ -25,6 +30,9 @@ class MlpKernel {
   // x: (rows, in_features), y: (rows, out_features), C-contiguous, any alignment. Leaves one core free for
   // each of `busy` other threads of the process.
   void run(const float* x, std::size_t rows, float* y, unsigned busy = 0) const;
+  // As run(), for groups of rows with the same words in common: see fused_mlp_kernel.
+  void run_groups(std::span<const fused_mlp_words> shared, std::span<const fused_mlp_group> groups, float* y,
+                  unsigned busy = 0) const;
   const char* strategy(std::size_t rows) const {
     return name_of(planner_->plan(rows, threads_, true).strategy);
   }
@@ -34,6 +42,8 @@ class MlpKernel {
   unsigned threads() const { return threads_; }
   const char* isa() const { return isa_.name; }
   std::size_t memory_bytes() const { return program_.memory_bytes(); }
+  // Whether the ids in these rows are rows of their tables. run() does not check them.
+  bool ids_fit(const float* x, std::size_t rows) const { return program_.ids_fit(x, rows); }
   const fused_mlp_kernel* api() const { return &api_; }
 
  private:
@@ -47,6 +57,8 @@ class MlpKernel {
 
     // `copies`: of the buffer for quantized rows, where threads have one each.
     Frame(const MlpKernel& kernel, const float* x, std::size_t rows, float* y, unsigned copies = 1);
+    // With rows of x of its own, to be filled.
+    Frame(const MlpKernel& kernel, std::size_t rows, float* y);
 
     float* at(const Location& location) const {
       return bases[location.base] + rows * location.per_row + location.column;
@@ -67,6 +79,7 @@ class MlpKernel {
   };
   struct RowBlockJob;
   struct StageJob;
+  struct GroupJob;  // in groups.cpp
 
   // In strategies.cpp.
   void run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const;
@@ -77,6 +90,9 @@ class MlpKernel {
   void run_rows(std::size_t op, const Frame& frame, std::size_t row, std::size_t rows,
                 unsigned copy = 0) const;
   void run_rows(const Op& op, const RowCall& call) const;
+  void run_lookups(std::size_t op, std::span<const PlacedLookup> lookups, const Frame& frame, std::size_t row,
+                   std::size_t rows) const;
+  const Split* split_of(std::span<const fused_mlp_words> shared) const;  // null: there are too many
   void run_rows_recorded(std::size_t op, const RowCall& call) const;
   void run_block(const float* x, std::size_t rows, float* y) const;
   void run_row_blocks(const Plan& plan, const float* x, std::size_t rows, float* y) const;
@@ -88,6 +104,11 @@ class MlpKernel {
   std::vector<Stage> stages_;
   std::unique_ptr<Planner> planner_;
   fused_mlp_kernel api_;
+  FloatBuffer negative_zeros_;  // as wide as the widest product: added to them, a sum keeps its bits
+  static constexpr std::size_t kMaxSplits = 16;
+  mutable std::mutex splitting_;  // guards what is not made yet
+  mutable std::array<std::unique_ptr<const Split>, kMaxSplits> splits_;
+  mutable std::atomic<std::size_t> splits_made_{0};
 };
 
 }  // namespace fused_mlp

@@ -132,7 +132,7 @@ class Packer {
 
 LayerStorage pack_layer(const LayerSource& source, const Isa& isa) {
   if (source.precision == Precision::kInt8) {
-    if (source.in > kMostInt8Inputs) throw std::invalid_argument("too many inputs for int8");
+    if (source.in > kMaxInt8Inputs) throw std::invalid_argument("too many inputs for int8");
     if (source.scale == nullptr || (source.gate_weight != nullptr && source.gate_scale == nullptr)) {
       throw std::invalid_argument("int8 weights without scales");
     }

@@ -33,7 +33,7 @@ struct LayerStorage {
 };
 
 // More products of int8 could overflow their sum.
-inline constexpr std::size_t kMostInt8Inputs = 131072;
+inline constexpr std::size_t kMaxInt8Inputs = 131072;
 
 LayerStorage pack_layer(const LayerSource& source, const Isa& isa);
 

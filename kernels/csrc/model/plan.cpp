@@ -15,7 +15,7 @@ constexpr std::size_t kGemvRows = 5;
 // A thread's rows are cut into so many blocks, each of at least so many tiles: what a late thread leaves to
 // the others, against reading the weights again for every block.
 constexpr std::size_t kBlocksPerThread = 4;
-constexpr std::size_t kLeastTiles = 2;
+constexpr std::size_t kMinTiles = 2;
 // A helper that spins: until it has joined, and what it costs in processor time.
 constexpr WakeCost kAwake = {2.0, 0.25};
 // The barrier after a layer, with two threads and for each further one.
@@ -137,7 +137,8 @@ Planner::Planner(const Program& program, std::size_t stages, const Isa& isa, uns
     : tile_rows_(isa.max_rows), awake_{{1, 1, false}}, asleep_{awake_} {
   std::size_t widest = 1;
   for (const Op& op : program.ops()) {
-    widest = std::max(widest, op.product ? std::max(op.layer.in, op.layer.out) : op.row.width);
+    widest = std::max(widest,
+                      op.product ? std::max(op.layer.in, op.layer.out) : std::max(op.row.width, op.row.in));
   }
   // The input and output of a layer should fit in half of the L2 cache. But every block reads all weights
   // again, so blocks have a minimum size.
@@ -206,7 +207,7 @@ Plan Planner::plan(std::size_t rows, unsigned threads, bool awake) const {
             split.wake_within_us};
   }
   const std::size_t each = (rows + threads - 1) / threads;
-  const std::size_t block = std::max(each / kBlocksPerThread, kLeastTiles * tile_rows_);
+  const std::size_t block = std::max(each / kBlocksPerThread, kMinTiles * tile_rows_);
   return {Strategy::kRowBlock, threads, std::min(block, max_block_rows_), split.wake_within_us};
 }
 

@@ -52,13 +52,40 @@ struct RowSource {
   const float* weight = nullptr;  // (width,), or null
   const float* bias = nullptr;
   FunctionSource then;
+  std::optional<Region> third = std::nullopt;  // for kWhere
+  // See RowOp.
+  std::size_t in_width = 0;
+  std::size_t groups = 1;
+  std::size_t count = 0;
+  Reduction reduction = Reduction::kSum;
+  bool flag = false;
+};
+
+// A lookup in a table that outlives the kernel.
+struct LookupSource {
+  Lookup lookup;
+  Region ids;
+  std::optional<Region> factors;
+  Region out;
+};
+
+// All of them at once, so that their cache misses overlap. None reads what another one writes.
+using LookupsSource = std::vector<LookupSource>;
+
+// What ids in the input may be: columns [first, last) hold numbers from 0 to size - 1, or -1 if `absent`.
+struct IdLimit {
+  std::size_t first = 0;
+  std::size_t last = 0;
+  std::int32_t size = 0;
+  bool absent = false;
 };
 
 struct ProgramSource {
   std::size_t in_features = 0;
   std::size_t out_features = 0;
   std::vector<std::size_t> scratch;  // widths of the scratch buffers
-  std::vector<std::variant<ProductSource, RowSource>> ops;
+  std::vector<std::variant<ProductSource, RowSource, LookupsSource>> ops;
+  std::vector<IdLimit> limits = {};
 };
 
 // A region in the arrays of a call: element (r, c) is at bases[base][rows * per_row + r * stride + column +
@@ -79,8 +106,19 @@ struct Op {
   Location in;
   Location out;
   Location other;     // `in` again where there is none
+  Location third;     // the same
   PackedLayer layer;  // if product
-  RowOp row;          // if not
+  RowOp row;          // if not; of lookups, `width` counts all that they write
+  std::size_t first_lookup = 0;
+  std::size_t lookups = 0;  // 0 for all other operations
+};
+
+struct PlacedLookup {
+  Lookup lookup;
+  Location ids;
+  Location factors;
+  Location out;
+  bool has_factors;
 };
 
 class Program {
@@ -91,6 +129,10 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   const std::vector<Op>& ops() const { return ops_; }
+  const std::vector<PlacedLookup>& lookups() const { return lookups_; }
+  bool has_ids() const { return !limits_.empty(); }
+  // Whether all ids in these rows are within their limits.
+  bool ids_fit(const float* x, std::size_t rows) const;
   std::size_t in_features() const { return widths_[Region::kInput]; }
   std::size_t out_features() const { return widths_[Region::kOutput]; }
   bool streamed() const { return streamed_; }  // its weights are read from memory on every call
@@ -99,23 +141,43 @@ class Program {
   std::size_t quantized_per_row() const { return quantized_floats_ > 0 ? strides_.back() : 0; }
   std::size_t memory_bytes() const;  // of packed weights and vectors
 
- private:
-  void add(const ProductSource& source, const Isa& isa);
-  void add(const RowSource& source, const Isa& isa);
-  Region quantize(const Region& in, std::size_t width, const Isa& isa);
-  Function keep(const FunctionSource& source);
-  const float* keep(const float* vector, std::size_t width, std::size_t panel);
-  void check(const Region& region, std::size_t width, bool written) const;
-  void lay_out();
-
-  // Of each operation.
+  // Belongs to an operation or a lookup.
   struct Regions {
     Region in;
     Region out;
     Region other;
+    Region third;
   };
+  struct Columns {
+    Region region;
+    std::size_t width;
+  };
+  using Reads = std::vector<Columns>;
+  const std::vector<std::size_t>& widths() const { return widths_; }  // of the buffers
+  Location locate(const Region& region) const;
+  Reads reads(std::size_t op) const;  // of an operation that is no lookups; a product's input first
+  Columns write(std::size_t op) const;
+  const Regions& lookup_regions(std::size_t lookup) const { return lookup_regions_[lookup]; }
+
+ private:
+  Op make_op() const;  // a row operation that does nothing yet
+  void add(const ProductSource& source, const Isa& isa);
+  void add(const RowSource& source, const Isa& isa);
+  void add(const LookupsSource& source, const Isa& isa);
+  void overwrites(const Region& out) {
+    if (out.buffer == quantized_.buffer) last_quantization_ = kNone;
+  }
+  Region quantize(const Region& in, std::size_t width, const Isa& isa);
+  Function keep(const FunctionSource& source);
+  const float* keep(const float* vector, std::size_t width, std::size_t panel);
+  void check(const Region& region, std::size_t width, bool written) const;
+  void check_groups(const RowSource& source, std::size_t in_width) const;
+  void lay_out();
 
   std::vector<Op> ops_;
+  std::vector<PlacedLookup> lookups_;
+  std::vector<Regions> lookup_regions_;  // ids, out, factors
+  std::vector<IdLimit> limits_;
   std::vector<Regions> regions_;
   std::size_t number_ = 0;  // of the operation that is added
   // The last operation that quantizes, while the rows that it has read are as they were, and these rows.
@@ -126,6 +188,7 @@ class Program {
   std::size_t quantized_floats_ = 0;  // of the widest quantized row
   std::vector<std::size_t> widths_;   // of the buffers, without padding
   std::vector<std::size_t> strides_;  // in floats; of scratch buffers with space for whole panels
+  std::vector<std::size_t> starts_;   // of the buffers in the scratch space of a row
   std::size_t scratch_per_row_ = 0;
   bool streamed_ = false;
   bool multiplies_input_ = false;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <optional>
 
 #include "model/kernel.hpp"
 #include "profile/phases.hpp"
@@ -35,8 +36,12 @@ Phase phase_of(RowKind kind) {
     case RowKind::kSoftmax:
     case RowKind::kLogSoftmax:
       return Phase::kSoftmax;
+    case RowKind::kDot:
+    case RowKind::kReduce:
+      return Phase::kGroup;
+    default:
+      return Phase::kMap;
   }
-  return Phase::kMap;
 }
 
 }  // namespace
@@ -105,16 +110,48 @@ void MlpKernel::run_product_recorded(std::size_t index, const LayerCall& call) c
 void MlpKernel::run_rows(std::size_t index, const Frame& frame, std::size_t row, std::size_t rows,
                          unsigned copy) const {
   const Op& op = program_.ops()[index];
+  if (op.lookups > 0) {
+    const std::span all(program_.lookups());
+    return run_lookups(index, all.subspan(op.first_lookup, op.lookups), frame, row, rows);
+  }
   const RowCall call = {.x = frame.at(op.in) + row * frame.stride(op.in),
                         .x_stride = frame.stride(op.in),
                         .other = frame.at(op.other) + row * frame.stride(op.other),
                         .other_stride = frame.stride(op.other),
                         .rows = rows,
                         .y = frame.at(op.out, copy) + row * op.out.stride,
-                        .y_stride = op.out.stride};
+                        .y_stride = op.out.stride,
+                        .third = frame.at(op.third) + row * frame.stride(op.third),
+                        .third_stride = frame.stride(op.third)};
   if (recording_phases()) [[unlikely]]
     return run_rows_recorded(index, call);
   run_rows(op, call);
+}
+
+void MlpKernel::run_lookups(std::size_t index, std::span<const PlacedLookup> lookups, const Frame& frame,
+                            std::size_t row, std::size_t rows) const {
+  const Op& op = program_.ops()[index];
+  constexpr std::size_t kAtOnce = 64;
+  std::optional<RecordedPhase> phase;
+  if (recording_phases()) [[unlikely]]
+    phase.emplace(Phase::kLookup, op.number, rows, lookups.size(), op.row.width);
+  LookupCall calls[kAtOnce];
+  const PlacedLookup* each = lookups.data();
+  for (std::size_t left = lookups.size(); left > 0;) {
+    const std::size_t count = std::min(left, kAtOnce);
+    for (std::size_t i = 0; i < count; ++i, ++each) {
+      const std::size_t ids = frame.stride(each->ids), factors = frame.stride(each->factors);
+      calls[i] = {.lookup = &each->lookup,
+                  .ids = frame.at(each->ids) + row * ids,
+                  .ids_stride = ids,
+                  .factors = each->has_factors ? frame.at(each->factors) + row * factors : nullptr,
+                  .factors_stride = factors,
+                  .y = frame.at(each->out) + row * each->out.stride,
+                  .y_stride = each->out.stride};
+    }
+    isa_.run_lookups(calls, count, rows);
+    left -= count;
+  }
 }
 
 void MlpKernel::run_rows(const Op& op, const RowCall& call) const {

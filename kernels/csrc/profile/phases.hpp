@@ -22,6 +22,8 @@ enum class Phase : unsigned char {
   kAffine,
   kMap,  // a function, or a copy
   kQuantize,
+  kLookup,
+  kGroup,  // dot products of pairs, or sums, of the vectors of a value
 };
 
 struct PhaseSpan {

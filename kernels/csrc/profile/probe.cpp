@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -21,7 +23,7 @@ namespace {
 constexpr long kRounds = 200000;
 // Enough repeats that the first one, which fills the caches, has little weight.
 constexpr std::size_t kReadBytes = std::size_t{64} << 20;
-constexpr std::size_t kLeastRepeats = 4;
+constexpr std::size_t kMinRepeats = 4;
 
 double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -83,7 +85,7 @@ double probe_read_seconds(std::size_t bytes, unsigned threads, unsigned samples)
   const Isa& isa = best_isa();
   FloatBuffer buffer(bytes / sizeof(float));
   std::fill_n(buffer.data(), buffer.size(), 1.0f);  // unwritten pages would all map to one page of zeros
-  const std::size_t repeats = std::max(kLeastRepeats, kReadBytes / bytes);
+  const std::size_t repeats = std::max(kMinRepeats, kReadBytes / bytes);
   double best = 0;
   for (unsigned sample = 0; sample < std::max(samples, 1u); ++sample) {
     const double elapsed = time_together(threads, [&](unsigned t) {
@@ -94,6 +96,31 @@ double probe_read_seconds(std::size_t bytes, unsigned threads, unsigned samples)
     best = sample == 0 ? elapsed : std::min(best, elapsed);
   }
   return best / static_cast<double>(repeats);
+}
+
+double probe_random_line_seconds(const float* data, std::size_t floats, int samples) {
+  constexpr std::size_t kLines = 1 << 16, kAhead = 32;
+  const std::uint64_t lines = std::max<std::size_t>(floats / 16, 1);
+  std::vector<std::size_t> at(kLines + kAhead);
+  double best = std::numeric_limits<double>::infinity();
+  // Other lines in every call: those of the last one may still be in a cache.
+  auto state = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  for (int sample = 0; sample < samples; ++sample) {
+    for (std::size_t& each : at) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      each = (state >> 33) % lines * 16;
+    }
+    float sum = 0;
+    const auto start = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < kLines; ++i) {
+      __builtin_prefetch(data + at[i + kAhead]);
+      sum += data[at[i]];
+    }
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    asm volatile("" : : "r"(&sum) : "memory");
+    best = std::min(best, taken.count() / kLines);
+  }
+  return best;
 }
 
 }  // namespace fused_mlp

@@ -16,4 +16,8 @@ double probe_flops(unsigned threads, bool int8 = false);
 // after repeated reading. The best of `samples`.
 double probe_read_seconds(std::size_t bytes, unsigned threads, unsigned samples);
 
+// Seconds per cache line of `floats` floats that are read in random order, prefetched ahead: what lookups in
+// a table of that size are limited by. The best of `samples`.
+double probe_random_line_seconds(const float* data, std::size_t floats, int samples);
+
 }  // namespace fused_mlp

@@ -8,20 +8,21 @@
 
 namespace fused_mlp {
 
+// Makes the compiler assume that the value changed. Static and always inlined, as ticks().
+template <class Value>
+[[gnu::always_inline]] static inline void keep(Value& v) {
+#if defined(__x86_64__)
+  asm volatile("" : "+x"(v));
+#else
+  asm volatile("" : "+w"(v));
+#endif
+}
+
 template <class V>
 struct ProbeLoops {
   using Reg = typename V::Reg;
   // More independent sums than FMA latency times throughput; few enough for 16 registers.
   static constexpr int kSums = 10;
-
-  // Makes the compiler assume that the value changed.
-  static void keep(Reg& v) {
-#if defined(__x86_64__)
-    asm volatile("" : "+x"(v));
-#else
-    asm volatile("" : "+w"(v));
-#endif
-  }
 
   static double multiply_add(long rounds) {
     Reg sums[kSums];
@@ -54,15 +55,6 @@ struct ProbeLoops {
 template <class D>
 struct Int8Probe {
   static constexpr int kSums = 10;
-
-  template <class Value>
-  static void keep(Value& v) {
-#if defined(__x86_64__)
-    asm volatile("" : "+x"(v));
-#else
-    asm volatile("" : "+w"(v));
-#endif
-  }
 
   static double multiply_add(long rounds) {
     typename D::Sum sums[kSums];

@@ -2,6 +2,8 @@
 // Measures the error of every activation on every instruction set, in units in the last place, over floats of
 // all magnitudes. Prints the table of docs/internals/cpu-kernel.md. `activation_test 1` tests every float
 // (minutes), the default every 9973rd.
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -9,7 +11,6 @@
 #include <cstring>
 #include <vector>
 
-#include "check.hpp"
 #include "isa/isa.hpp"
 #include "isa/vec_portable.hpp"
 #include "tile/activation_math.hpp"
@@ -110,7 +111,7 @@ Worst measure(const Isa& isa, Activation a, std::uint32_t stride) {
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double expected = exact(a, x[i]);
       if (std::isnan(expected) || std::isinf(expected)) {  // the logarithm and root of what has none
-        CHECK(std::isnan(expected) ? std::isnan(y[i]) : y[i] == static_cast<float>(expected));
+        CHECK((std::isnan(expected) ? std::isnan(y[i]) : y[i] == static_cast<float>(expected)));
         continue;
       }
       if (std::fabs(expected) > kHuge) continue;
@@ -168,16 +169,17 @@ void check_same_bits(Activation a, std::uint32_t stride) {
   for (const Isa* isa : usable_isas(false)) {
     isa->apply(function, x.data(), other.data(), x.size());
     for (std::size_t i = 0; i < x.size(); ++i) {
-      CHECK(std::isnan(first[i]) ? std::isnan(other[i])
-                                 : std::memcmp(&first[i], &other[i], sizeof(float)) == 0);
+      CHECK((std::isnan(first[i]) ? std::isnan(other[i])
+                                  : std::memcmp(&first[i], &other[i], sizeof(float)) == 0));
     }
   }
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const auto stride = static_cast<std::uint32_t>(argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 9973);
+TEST_CASE("functions are exact, and the same on every instruction set") {
+  const char* const given = std::getenv("FUSED_MLP_TEST_STRIDE");  // of all floats, those that are tested
+  const auto stride = static_cast<std::uint32_t>(given != nullptr ? std::strtoul(given, nullptr, 10) : 9973);
   const double exp_error = measure_exp(stride);
   std::printf("portable  exp         %6.2f ulp for |x| < 87\n", exp_error);
   CHECK(exp_error < 2.0);

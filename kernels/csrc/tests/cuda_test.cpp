@@ -2,6 +2,7 @@
 // The launcher on the fake driver of fake_cuda/: which calls a batch makes, what it answers, what a failure
 // leaves behind. Needs FUSED_MLP_LIBCUDA to name the fake.
 #include <dlfcn.h>
+#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,11 +11,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "check.hpp"
 #include "cuda/kernel.hpp"
 #include "fake_cuda/control.h"
 
@@ -29,7 +30,7 @@ Function* symbol(const char* name) {
     const char* const path = std::getenv("FUSED_MLP_LIBCUDA");
     return path != nullptr ? dlopen(path, RTLD_NOW) : nullptr;
   }();
-  CHECK(library != nullptr);
+  if (library == nullptr) throw std::runtime_error("FUSED_MLP_LIBCUDA: expected the fake driver");
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
@@ -38,7 +39,7 @@ const fake_cuda_control& fake() {
   return *found;
 }
 
-// What torch calls when it records a graph.
+// The calls that torch makes when it records a graph.
 CUresult synchronize_device() { return symbol<CUresult()>("cuCtxSynchronize")(); }
 CUresult begin_capture(CUstream stream) {
   return symbol<CUresult(CUstream, int)>("cuStreamBeginCapture_v2")(stream, 1);  // thread-local
@@ -162,7 +163,14 @@ bool nothing_is_alive() {
          0;
 }
 
-void a_small_batch_is_one_launch_without_copies() {
+[[maybe_unused]] const bool kRegistered = [] {
+  fake().add_kernel("project", project);
+  fake().add_kernel("increment", increment);
+  fake().add_kernel("overrun", overrun);
+  return true;
+}();
+
+TEST_CASE("a small batch is one launch without copies") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 1);
   for (std::size_t rows : {1u, 15u, 16u, 17u, 64u}) {
@@ -175,7 +183,7 @@ void a_small_batch_is_one_launch_without_copies() {
 }
 
 // A launch of `layered` that combines its result with no other value has its input in that place again.
-void an_input_that_is_passed_twice_crosses_the_bus_once() {
+TEST_CASE("an input that is passed twice crosses the bus once") {
   const Weights weights(2);
   Plan plan = one_launch(weights);
   plan.launches[0].arguments.push_back({Argument::kX});
@@ -184,11 +192,11 @@ void an_input_that_is_passed_twice_crosses_the_bus_once() {
     CudaKernel kernel(weights.device, plan, 1);
     fake().reset();
     CHECK(code_of(kernel, 64) == kSuccess);
-    CHECK(fake().calls("cuLaunchKernel") == launches && fake().calls("cuGraphLaunch") == 1 - launches);
+    CHECK((fake().calls("cuLaunchKernel") == launches && fake().calls("cuGraphLaunch") == 1 - launches));
   }
 }
 
-void a_larger_batch_is_one_graph_with_both_copies() {
+TEST_CASE("a larger batch is one graph with both copies") {
   const Weights weights(3);
   CudaKernel kernel(weights.device, one_launch(weights), 1);
   for (std::size_t rows : {65u, 128u, 129u, 1000u, 1024u}) {
@@ -199,7 +207,7 @@ void a_larger_batch_is_one_graph_with_both_copies() {
   }
 }
 
-void several_launches_are_one_graph_at_any_size() {
+TEST_CASE("several launches are one graph at any size") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, two_launches(weights), 1);
   for (std::size_t rows : {1u, 16u, 40u, 64u, 500u, 1024u}) {
@@ -211,7 +219,7 @@ void several_launches_are_one_graph_at_any_size() {
   check_batch(kernel, 1025, 5, 2, 1);
 }
 
-void batches_beyond_the_graphs_are_parts_on_two_streams() {
+TEST_CASE("batches beyond the graphs are parts on two streams") {
   const Weights weights(1);
   CudaKernel kernel(weights.device, one_launch(weights), 2);
   struct Case {
@@ -246,25 +254,25 @@ Plan wide(const Weights& weights) {
   return plan;
 }
 
-void a_wide_model_takes_memory_for_1024_rows_only() {
+TEST_CASE("a wide model takes memory for 1024 rows only") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, wide(weights), 2);
   const std::size_t at_load = kernel.device_bytes();
   CHECK(at_load == 2 * 1024 * (2 * 4096 + kIn + kOut) * sizeof(float));
   fake().reset();
   check_batch(kernel, 5000, 1, 2, 1);
-  CHECK(fake().calls("cuGraphLaunch") == 5 && fake().calls("cuLaunchKernel") == 0);
+  CHECK((fake().calls("cuGraphLaunch") == 5 && fake().calls("cuLaunchKernel") == 0));
   CHECK(kernel.device_bytes() == at_load);
 }
 
 // As `split` has: more launches for small batches, of which the second may begin before the first ends.
-void launches_for_other_batch_sizes_are_left_out() {
+TEST_CASE("launches for other batch sizes are left out") {
   const Weights weights(2);
   Plan plan = two_launches(weights);
-  plan.scratch[0].most_rows = plan.launches[0].most_rows = plan.launches[1].most_rows = 16;
+  plan.scratch[0].max_rows = plan.launches[0].max_rows = plan.launches[1].max_rows = 16;
   plan.launches[1].dependent = true;
   plan.launches.push_back(project_from(Argument::kX, weights));
-  plan.launches[2].least_rows = 17;
+  plan.launches[2].min_rows = 17;
   fake().reset();
   CudaKernel kernel(weights.device, plan, 2);
   CHECK(fake().calls("cuGraphAddDependencies_v2") == 2);  // in the graphs of 16 rows
@@ -273,7 +281,7 @@ void launches_for_other_batch_sizes_are_left_out() {
   for (const std::size_t rows : {17, 1000, 3000}) check_batch(kernel, rows, 1, 2);
 }
 
-void buffers_for_large_batches_are_made_with_the_first_of_them() {
+TEST_CASE("buffers for large batches are made with the first of them") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 2), crowded(weights.device, one_launch(weights), 2);
   const std::size_t row_bytes = (kIn + kOut) * sizeof(float);
@@ -292,12 +300,12 @@ void buffers_for_large_batches_are_made_with_the_first_of_them() {
   CHECK(fake().calls("cuGraphLaunch") == 5);
   fake().reset();
   check_batch(crowded, 5000, 1, 2);
-  CHECK(fake().calls("cuGraphLaunch") == 5 && fake().calls("cuMemAlloc_v2") == 0);
+  CHECK((fake().calls("cuGraphLaunch") == 5 && fake().calls("cuMemAlloc_v2") == 0));
   CHECK(fake().alive().allocations == allocations);
   CHECK(weights.device->sticky_error() == kSuccess);
 }
 
-void graphs_are_replayed_once_before_traffic() {
+TEST_CASE("graphs are replayed once before traffic") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, two_launches(weights), 2);
   fake().reset();
@@ -311,12 +319,12 @@ void graphs_are_replayed_once_before_traffic() {
   } catch (const DriverError& error) {
     code = error.code();
   }
-  CHECK(code == 719 && weights.device->sticky_error() == 719);
+  CHECK((code == 719 && weights.device->sticky_error() == 719));
   fake().reset();
 }
 
 // The launcher's streams do not wait for the null stream, on which weights are copied.
-void weights_are_there_before_a_kernel_reads_them() {
+TEST_CASE("weights are there before a kernel reads them") {
   fake().set_delay_us(2000);
   for (float factor = 1; factor < 16; ++factor) {
     const Weights weights(factor);
@@ -332,7 +340,7 @@ void weights_are_there_before_a_kernel_reads_them() {
   fake().set_delay_us(20);
 }
 
-void many_threads_share_a_kernel() {
+TEST_CASE("many threads share a kernel") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 2);
   CudaKernel other(weights.device, two_launches(weights), 1);
@@ -350,7 +358,7 @@ void many_threads_share_a_kernel() {
 }
 
 // torch waits for the whole device before it records a graph, and records while other threads load and serve.
-void a_kernel_is_loaded_beside_a_recording_and_a_wait_for_the_device() {
+TEST_CASE("a kernel is loaded beside a recording and a wait for the device") {
   const Weights weights(2);
   std::atomic<bool> stop{false}, recording{false};
   CUresult recorded = 0;
@@ -383,7 +391,7 @@ void a_kernel_is_loaded_beside_a_recording_and_a_wait_for_the_device() {
   CHECK(recorded == kSuccess);
 }
 
-void a_slow_device_is_waited_for_asleep() {
+TEST_CASE("a slow device is waited for asleep") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 1);
   fake().reset();
@@ -394,7 +402,7 @@ void a_slow_device_is_waited_for_asleep() {
   caller.join();
 }
 
-void a_failed_call_fails_its_batch_only() {
+TEST_CASE("a failed call fails its batch only") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 2);
   const std::pair<const char*, std::size_t> failures[] = {{"cuLaunchKernel", 8},
@@ -412,7 +420,7 @@ void a_failed_call_fails_its_batch_only() {
 }
 
 // Neither in a batch nor at load, and even if waiting for the stream meets them as well.
-void a_passing_error_does_not_break_the_device() {
+TEST_CASE("a passing error does not break the device") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 1);
   for (const CUresult code : {2, 701, 900, 901, 906, 908}) {
@@ -436,7 +444,7 @@ void a_passing_error_does_not_break_the_device() {
   fake().reset();
 }
 
-void a_failed_kernel_breaks_the_device_for_good() {
+TEST_CASE("a failed kernel breaks the device for good") {
   {
     const Weights weights(2);
     CudaKernel kernel(weights.device, one_launch(weights), 1), other(weights.device, one_launch(weights), 1);
@@ -466,7 +474,7 @@ void a_failed_kernel_breaks_the_device_for_good() {
 }
 
 // Where nothing of the batch is in flight too: its context, or memory for a large one.
-void a_device_that_is_lost_before_a_batch_began_is_noticed() {
+TEST_CASE("a device that is lost before a batch began is noticed") {
   for (const auto& [symbol, rows] : {std::pair{"cuCtxPushCurrent_v2", 8}, {"cuMemAlloc_v2", 20000}}) {
     const Weights weights(2);
     CudaKernel kernel(weights.device, one_launch(weights), 1);
@@ -479,7 +487,7 @@ void a_device_that_is_lost_before_a_batch_began_is_noticed() {
   }
 }
 
-void memory_that_runs_out_at_load_leaves_nothing_behind() {
+TEST_CASE("memory that runs out at load leaves nothing behind") {
   const Weights weights(2);
   const fake_cuda_alive before = fake().alive();
   for (int allocation = 0; allocation < 6; ++allocation) {
@@ -501,19 +509,19 @@ void memory_that_runs_out_at_load_leaves_nothing_behind() {
   fake().reset();
 }
 
-void everything_is_freed_with_the_kernel() {
+TEST_CASE("everything is freed with the kernel") {
   CHECK(nothing_is_alive());
   {
     const Weights weights(2);
     const CudaKernel kernel(weights.device, two_launches(weights), 3);
     const fake_cuda_alive alive = fake().alive();
-    CHECK(alive.streams == 3 && alive.modules == 2 && alive.executables == 3 * 11 && alive.graphs == 0);
+    CHECK((alive.streams == 3 && alive.modules == 2 && alive.executables == 3 * 11 && alive.graphs == 0));
     CHECK(kernel.device_bytes() == 3 * 1024 * (2 * kIn + kOut) * sizeof(float));
   }
   CHECK(nothing_is_alive());
 }
 
-void machine_code_for_another_gpu_gives_way_to_ptx() {
+TEST_CASE("machine code for another gpu gives way to ptx") {
   const Weights weights(4);
   Plan plan = one_launch(weights);
   plan.kernels[0].cubin = "\177ELF of some other GPU";
@@ -533,7 +541,7 @@ void machine_code_for_another_gpu_gives_way_to_ptx() {
   CHECK(code == kNoBinaryForGpu);
 }
 
-void a_plan_that_does_not_fit_together_is_refused() {
+TEST_CASE("a plan that does not fit together is refused") {
   const Weights weights(2);
   const auto refused = [&](auto change) {
     Plan plan = two_launches(weights);
@@ -563,12 +571,12 @@ void a_plan_that_does_not_fit_together_is_refused() {
   CHECK(outside);
 }
 
-void the_c_interface_says_that_it_waits_and_why_it_failed() {
+TEST_CASE("the c interface says that it waits and why it failed") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 1);
   const fused_mlp_kernel& api = *kernel.api();
-  CHECK(api.abi == FUSED_MLP_KERNEL_ABI && (api.flags & FUSED_MLP_KERNEL_WAITS) != 0);
-  CHECK(api.in_features == kIn && api.out_features == kOut);
+  CHECK((api.abi == FUSED_MLP_KERNEL_ABI && (api.flags & FUSED_MLP_KERNEL_WAITS) != 0));
+  CHECK((api.in_features == kIn && api.out_features == kOut));
   CHECK(std::string(api.strategy(api.ctx, 7)) == "whole/16");
   const std::vector<float> x = rows_of(3, 0);
   float y[3 * kOut];
@@ -582,7 +590,7 @@ void the_c_interface_says_that_it_waits_and_why_it_failed() {
 }
 
 // As the engine does: rows go straight to page-locked memory, and two batches are in flight on one thread.
-void a_batch_in_steps_is_not_copied_and_does_not_wait_for_the_one_before() {
+TEST_CASE("a batch in steps is not copied and does not wait for the one before") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 2);
   const fused_mlp_kernel& api = *kernel.api();
@@ -604,7 +612,7 @@ void a_batch_in_steps_is_not_copied_and_does_not_wait_for_the_one_before() {
   for (void* const batch : batches) {
     const float* y = nullptr;
     CHECK(steps.finish(api.ctx, batch, 0, &y, nullptr, 0) == 0);
-    CHECK(y[0] == 2 * kIn && y[100 * kOut - 1] == 6 * kIn);
+    CHECK((y[0] == 2 * kIn && y[100 * kOut - 1] == 6 * kIn));
     steps.end(api.ctx, batch);
   }
   CHECK(steps.begin(api.ctx, 1025, &x) == nullptr);  // never: they are two parts
@@ -612,7 +620,7 @@ void a_batch_in_steps_is_not_copied_and_does_not_wait_for_the_one_before() {
 }
 
 // At any step: what was started is waited for, and the place is another batch's.
-void a_batch_in_steps_may_end_early() {
+TEST_CASE("a batch in steps may end early") {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 1);
   const fused_mlp_kernel& api = *kernel.api();
@@ -633,51 +641,8 @@ void a_batch_in_steps_may_end_early() {
   fake().reset();
 }
 
-// Runs last: what a device that hangs may still use is never freed.
-void a_device_that_hangs_is_given_up() {
-  {
-    const Weights weights(2, 1);
-    CudaKernel kernel(weights.device, one_launch(weights), 2);
-    weights.device->set_patience(std::chrono::milliseconds(1000));
-    std::string told;
-    weights.device->on_lost([&](const std::string& why) { told = why; });
-    fake().reset();
-    fake().hold(1);
-    std::vector<std::thread> callers;  // two in flight, and one that waits for a place
-    const auto call = [&] { CHECK(code_of(kernel, 4) == kLaunchTimeout); };
-    for (int i = 0; i < 2; ++i) callers.emplace_back(call);
-    wait_for_calls("cuLaunchKernel", 2);
-    callers.emplace_back(call);
-    for (std::thread& caller : callers) caller.join();
-    CHECK(fake().calls("cuLaunchKernel") == 2);
-    CHECK(told == "no answer within 1000 ms");
-    CHECK(weights.device->hangs());
-    fake().reset();
-    CHECK(code_of(kernel, 4) == kLaunchTimeout);  // without trying
-    CHECK(fake().calls("cuLaunchKernel") == 0);
-    weights.device->on_lost({});
-  }
-  fake().hold(0);
-}
-
-// The rest of a batch that failed may never end: it is not waited for without limit either.
-void what_a_failed_batch_left_on_a_device_that_hangs_is_given_up() {
-  {
-    const Weights weights(2);
-    CudaKernel kernel(weights.device, one_launch(weights), 1);
-    weights.device->set_patience(std::chrono::milliseconds(30));
-    fake().reset();
-    fake().hold(1);
-    fake().fail("cuLaunchKernel", 701, 0, 1);
-    CHECK(code_of(kernel, 20000) == 701);  // after the copy of its first part
-    CHECK(weights.device->hangs());
-    CHECK(code_of(kernel, 4) == kLaunchTimeout);
-  }
-  fake().hold(0);
-}
-
-// What the real driver punishes with silence or a crash, the fake names.
-void the_fake_refuses_what_cuda_would() {
+// The fake names mistakes that the real driver punishes with silence or a crash.
+TEST_CASE("the fake refuses what cuda would") {
   const Weights weights(2);
   const Driver& driver = Driver::get();
   const CurrentContext current(*weights.device);
@@ -718,38 +683,51 @@ void the_fake_refuses_what_cuda_would() {
   CHECK(without_context == 201);
 }
 
-}  // namespace
+TEST_CASE("nothing is left on the device") { CHECK(nothing_is_alive()); }
 
-int main() {
-  fake().add_kernel("project", project);
-  fake().add_kernel("increment", increment);
-  fake().add_kernel("overrun", overrun);
-  a_small_batch_is_one_launch_without_copies();
-  an_input_that_is_passed_twice_crosses_the_bus_once();
-  a_larger_batch_is_one_graph_with_both_copies();
-  several_launches_are_one_graph_at_any_size();
-  batches_beyond_the_graphs_are_parts_on_two_streams();
-  a_wide_model_takes_memory_for_1024_rows_only();
-  launches_for_other_batch_sizes_are_left_out();
-  buffers_for_large_batches_are_made_with_the_first_of_them();
-  graphs_are_replayed_once_before_traffic();
-  weights_are_there_before_a_kernel_reads_them();
-  many_threads_share_a_kernel();
-  a_kernel_is_loaded_beside_a_recording_and_a_wait_for_the_device();
-  a_slow_device_is_waited_for_asleep();
-  a_failed_call_fails_its_batch_only();
-  a_passing_error_does_not_break_the_device();
-  a_failed_kernel_breaks_the_device_for_good();
-  a_device_that_is_lost_before_a_batch_began_is_noticed();
-  memory_that_runs_out_at_load_leaves_nothing_behind();
-  everything_is_freed_with_the_kernel();
-  machine_code_for_another_gpu_gives_way_to_ptx();
-  a_plan_that_does_not_fit_together_is_refused();
-  the_c_interface_says_that_it_waits_and_why_it_failed();
-  a_batch_in_steps_is_not_copied_and_does_not_wait_for_the_one_before();
-  a_batch_in_steps_may_end_early();
-  the_fake_refuses_what_cuda_would();
-  CHECK(nothing_is_alive());
-  a_device_that_hangs_is_given_up();
-  what_a_failed_batch_left_on_a_device_that_hangs_is_given_up();
+// These come last: the device stays lost.
+
+// Runs last: what a device that hangs may still use is never freed.
+TEST_CASE("a device that hangs is given up") {
+  {
+    const Weights weights(2, 1);
+    CudaKernel kernel(weights.device, one_launch(weights), 2);
+    weights.device->set_patience(std::chrono::milliseconds(1000));
+    std::string told;
+    weights.device->on_lost([&](const std::string& why) { told = why; });
+    fake().reset();
+    fake().hold(1);
+    std::vector<std::thread> callers;  // two in flight, and one that waits for a place
+    const auto call = [&] { CHECK(code_of(kernel, 4) == kLaunchTimeout); };
+    for (int i = 0; i < 2; ++i) callers.emplace_back(call);
+    wait_for_calls("cuLaunchKernel", 2);
+    callers.emplace_back(call);
+    for (std::thread& caller : callers) caller.join();
+    CHECK(fake().calls("cuLaunchKernel") == 2);
+    CHECK(told == "no answer within 1000 ms");
+    CHECK(weights.device->hangs());
+    fake().reset();
+    CHECK(code_of(kernel, 4) == kLaunchTimeout);  // without trying
+    CHECK(fake().calls("cuLaunchKernel") == 0);
+    weights.device->on_lost({});
+  }
+  fake().hold(0);
 }
+
+// The rest of a batch that failed may never end: it is not waited for without limit either.
+TEST_CASE("what a failed batch left on a device that hangs is given up") {
+  {
+    const Weights weights(2);
+    CudaKernel kernel(weights.device, one_launch(weights), 1);
+    weights.device->set_patience(std::chrono::milliseconds(30));
+    fake().reset();
+    fake().hold(1);
+    fake().fail("cuLaunchKernel", 701, 0, 1);
+    CHECK(code_of(kernel, 20000) == 701);  // after the copy of its first part
+    CHECK(weights.device->hangs());
+    CHECK(code_of(kernel, 4) == kLaunchTimeout);
+  }
+  fake().hold(0);
+}
+
+}  // namespace

@@ -2,6 +2,8 @@
 // int8 and bfloat16 products from C++: shapes around every register, group and panel size, on every
 // instruction set, with exactly sized heap arrays. int8 results are compared bit by bit with a reference in
 // int64.
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,7 +14,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "check.hpp"
 #include "model/kernel.hpp"
 
 using namespace fused_mlp;
@@ -137,7 +138,7 @@ void check(const std::vector<const Layer*>& layers, const char* isa, unsigned th
   }
 }
 
-void shapes_around_registers_groups_and_panels() {
+TEST_CASE("shapes around registers groups and panels") {
   for (const Isa* isa : usable_isas(true)) {
     for (std::size_t width : {1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33, 64, 129}) {
       for (bool gated : {false, true}) {
@@ -151,7 +152,7 @@ void shapes_around_registers_groups_and_panels() {
   }
 }
 
-void threads_agree() {
+TEST_CASE("threads agree") {
   const Layer first(300, 700, false), second(700, 500, true), third(500, 33, false);
   for (const Isa* isa : usable_isas(true)) {
     for (unsigned threads : {2u, 3u}) {
@@ -164,7 +165,7 @@ void threads_agree() {
 }
 
 // Sums at the ends of their range, and rows that are not finite.
-void corners() {
+TEST_CASE("corners") {
   const std::size_t in = 1031, rows = 9;
   Layer layer(in, 35, false);
   for (std::size_t i = 0; i < in; ++i) {
@@ -188,7 +189,7 @@ void corners() {
 }
 
 // The same sums as of the widened weights, in the same order.
-void bfloat16_is_float32_of_rounded_weights() {
+TEST_CASE("bfloat16 is float32 of rounded weights") {
   for (const Isa* isa : usable_isas(false)) {
     for (std::size_t in : {1, 2, 3, 63, 64, 65, 127, 128, 129, 300}) {
       for (bool gated : {false, true}) {
@@ -225,7 +226,7 @@ void bfloat16_is_float32_of_rounded_weights() {
   }
 }
 
-void what_cannot_be_multiplied_is_refused() {
+TEST_CASE("what cannot be multiplied is refused") {
   const Layer layer(5, 6, true);
   const auto refused = [](const LayerSource& source) {
     try {
@@ -242,11 +243,3 @@ void what_cannot_be_multiplied_is_refused() {
 }
 
 }  // namespace
-
-int main() {
-  shapes_around_registers_groups_and_panels();
-  threads_agree();
-  corners();
-  bfloat16_is_float32_of_rounded_weights();
-  what_cannot_be_multiplied_is_refused();
-}

@@ -3,6 +3,8 @@
 // sized heap arrays, so that a sanitizer finds every out-of-bounds access.
 #include "model/kernel.hpp"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -15,7 +17,6 @@
 #include <thread>
 #include <vector>
 
-#include "check.hpp"
 #include "model/scratch.hpp"
 #include "profile/phases.hpp"
 #include "threads/pool.hpp"
@@ -105,6 +106,40 @@ struct Model {
   }
 };
 
+// Rows with words [first, last) in common, in groups of one row, of some, and of the rest: the bits of whole
+// rows.
+void check_groups(const MlpKernel& kernel, std::size_t rows, std::uint32_t first, std::uint32_t last) {
+  const std::size_t in = kernel.in_features(), out = kernel.out_features(), shared = last - first;
+  const auto x = random_floats(rows * in);
+  std::vector<std::unique_ptr<float[]>> arrays;
+  std::vector<fused_mlp_group> groups;
+  for (std::size_t row = 0; row < rows;) {
+    const std::size_t left = rows - row, size = groups.empty()      ? 1
+                                                : groups.size() > 3 ? left
+                                                                    : (left + 2) / 3;
+    float* const words = arrays.emplace_back(new float[shared]).get();
+    float* own = arrays.emplace_back(new float[size * (in - shared)]).get();
+    groups.push_back({words, own, size});
+    std::copy_n(x.get() + row * in + first, shared, words);
+    for (const std::size_t end = row + size; row < end; ++row) {
+      float* const each = x.get() + row * in;
+      std::copy_n(words, shared, each + first);
+      own = std::copy_n(each, first, own);
+      own = std::copy_n(each + last, in - last, own);
+    }
+  }
+  const auto whole = std::make_unique<float[]>(rows * out), y = std::make_unique<float[]>(rows * out);
+  const fused_mlp_words words{first, last};
+  char error[64] = "";
+  const fused_mlp_kernel* api = kernel.api();
+  CHECK(api->run(api->ctx, x.get(), rows, whole.get(), 0, error, sizeof error) == 0);
+  for (unsigned busy = 0; busy < 2; ++busy) {
+    CHECK(api->run_groups(api->ctx, &words, 1, groups.data(), groups.size(), y.get(), busy, error,
+                          sizeof error) == 0);
+    CHECK(std::memcmp(whole.get(), y.get(), rows * out * sizeof(float)) == 0);
+  }
+}
+
 void check_model(const Model& model, const char* isa, unsigned threads, std::size_t rows) {
   const MlpKernel kernel(model.program(), threads, isa, &kFreeWake);
   const std::size_t in = kernel.in_features(), out = kernel.out_features();
@@ -118,6 +153,10 @@ void check_model(const Model& model, const char* isa, unsigned threads, std::siz
     CHECK(api->run(api->ctx, x.get(), rows, shared.get(), busy, error, sizeof error) == 0);
     CHECK(std::memcmp(shared.get(), y.get(), rows * out * sizeof(float)) == 0);
   }
+  const auto width = static_cast<std::uint32_t>(in), half = (width + 1) / 2;
+  check_groups(kernel, rows, 0, half);
+  if (width > 1) check_groups(kernel, rows, width - half, width);
+  if (width > 2) check_groups(kernel, rows, 1, width - 1);
   for (std::size_t r = 0; r < rows; ++r) {
     const std::vector<double> expected = model.reference(x.get() + r * in);
     const auto single = std::make_unique<float[]>(out);
@@ -134,7 +173,7 @@ std::vector<const char*> isas() {
   return names;
 }
 
-void shapes_around_registers_and_panels() {
+TEST_CASE("shapes around registers and panels") {
   for (const char* isa : isas()) {
     for (std::size_t width : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129}) {
       for (bool gated : {false, true}) {
@@ -148,7 +187,7 @@ void shapes_around_registers_and_panels() {
 }
 
 // Wide enough for the planner to split it: first by columns, then by rows.
-void threads_agree() {
+TEST_CASE("threads agree") {
   Model model;
   model.add(300, 700, Activation::kRelu, true, false);
   model.add(700, 500, Activation::kRelu, true, true);
@@ -170,7 +209,7 @@ Model demo() {
 
 // A thread must save more time than it costs: none for one row, more for more rows, all of them only if
 // waking is free.
-void threads_are_used_where_they_pay() {
+TEST_CASE("threads are used where they pay") {
   const Model model = demo();
   const WakeCost usual = {5.0, 8.0}, dear = {50.0, 50.0};
   for (const char* isa : isas()) {
@@ -193,7 +232,7 @@ void threads_are_used_where_they_pay() {
 }
 
 // By what the pool's own wake-ups took, whatever was measured at load.
-void sleeping_helpers_are_woken_where_that_pays() {
+TEST_CASE("sleeping helpers are woken where that pays") {
   const Model model = demo();
   const MlpKernel kernel(model.program(), 2, nullptr, &kFreeWake);
   const auto x = random_floats(784);
@@ -215,7 +254,7 @@ void sleeping_helpers_are_woken_where_that_pays() {
 }
 
 // Every participant finds a piece of the layer that is its own.
-void more_than_64_threads_find_work() {
+TEST_CASE("more than 64 threads find work") {
   constexpr unsigned kThreads = 96;
   Model model;
   model.add(2112, 3072, Activation::kIdentity, true, false);  // above 24 MiB: split by columns
@@ -229,7 +268,7 @@ void more_than_64_threads_find_work() {
   CHECK(y == alone);
 }
 
-void large_scratch_is_freed_when_it_is_not_used() {
+TEST_CASE("large scratch is freed when it is not used") {
   Model model;
   model.add(8, 4096, Activation::kRelu, true, false);
   model.add(4096, 8, Activation::kIdentity, true, false);
@@ -243,7 +282,7 @@ void large_scratch_is_freed_when_it_is_not_used() {
   CHECK(first == second);
 }
 
-void callers_share_a_kernel() {
+TEST_CASE("callers share a kernel") {
   Model model;
   model.add(300, 600, Activation::kRelu, true, false);
   model.add(600, 300, Activation::kIdentity, true, false);
@@ -268,7 +307,7 @@ void callers_share_a_kernel() {
   for (std::thread& caller : callers) caller.join();
 }
 
-void every_activation_runs_on_special_values() {
+TEST_CASE("every activation runs on special values") {
   const float special[] = {NAN,   INFINITY, -INFINITY, 0.0f,    -0.0f, 1e-45f,
                            3e38f, -3e38f,   89.0f,     -104.0f, 1.0f};
   for (const Isa* isa : usable_isas(false)) {
@@ -277,7 +316,7 @@ void every_activation_runs_on_special_values() {
       function.parameters[0] = function.parameters[1] = function.parameters[2] = 0.1f;
       float y[std::size(special)];
       isa->apply(function, special, y, std::size(special));
-      CHECK(function.activation == Activation::kSign ? y[0] == 0.0f : std::isnan(y[0]));
+      CHECK((function.activation == Activation::kSign ? y[0] == 0.0f : std::isnan(y[0])));
     }
     for (RowKind kind : {RowKind::kSoftmax, RowKind::kLogSoftmax, RowKind::kLayerNorm, RowKind::kL2Norm}) {
       for (std::size_t n : {1, 3, 8, 17}) {
@@ -333,7 +372,7 @@ struct Wide {
   static void pow2_factors(Reg t, Reg& first, Reg& second) { first = second = t; }
 };
 
-void tiles_of_avx512_are_cut_correctly() {
+TEST_CASE("tiles of avx512 are cut correctly") {
   Isa wide = kPortableIsa;
   wide.panel = 32;
   for (std::size_t in : {1, 64, 130}) {
@@ -359,7 +398,7 @@ void tiles_of_avx512_are_cut_correctly() {
   }
 }
 
-void invalid_arguments_are_refused() {
+TEST_CASE("invalid arguments are refused") {
   Model model;
   model.add(3, 4, Activation::kIdentity, true, false);
   const auto refused = [&](const ProgramSource& program, unsigned threads, const char* isa) {
@@ -389,7 +428,7 @@ void invalid_arguments_are_refused() {
 
 // A norm, a formula, a concatenation of a slice of the input and two products, one of which is gated and has
 // a residual, all at odd columns: writes next to values that are there already.
-void programs_keep_their_neighbours() {
+TEST_CASE("programs keep their neighbours") {
   FormulaStep half{}, sum{}, tanh{};
   half.binary = sum.binary = true;
   half.combination = Combination::kMultiply, half.a = 0, half.b = FormulaStep::kConstant, half.to = 1,
@@ -492,18 +531,81 @@ void programs_keep_their_neighbours() {
   }
 }
 
-}  // namespace
-
-int main() {
-  shapes_around_registers_and_panels();
-  threads_agree();
-  threads_are_used_where_they_pay();
-  sleeping_helpers_are_woken_where_that_pays();
-  more_than_64_threads_find_work();
-  large_scratch_is_freed_when_it_is_not_used();
-  callers_share_a_kernel();
-  every_activation_runs_on_special_values();
-  tiles_of_avx512_are_cut_correctly();
-  invalid_arguments_are_refused();
-  programs_keep_their_neighbours();
+// Tables of exactly their size, in every precision, rows of odd widths, bags with absent ids and padding:
+// right, and the same bits for a row alone.
+TEST_CASE("lookups read rows of tables") {
+  constexpr std::size_t size = 7, rows = 40, ids = 19;
+  for (const char* isa : isas()) {
+    for (const std::size_t features : {1, 3, 15, 16, 17, 64, 65, 100}) {
+      const auto floats = random_floats(size * features);
+      const auto scales = std::make_unique<float[]>(size);
+      const auto halves = std::make_unique<std::uint16_t[]>(size * features);
+      const auto bytes = std::make_unique<std::int8_t[]>(size * features);
+      for (std::size_t i = 0; i < size; ++i) scales[i] = 0.25f * static_cast<float>(i + 1);
+      for (std::size_t i = 0; i < size * features; ++i) {
+        std::uint32_t bits;
+        std::memcpy(&bits, &floats[i], sizeof bits);
+        halves[i] = static_cast<std::uint16_t>(bits >> 16);
+        bytes[i] = static_cast<std::int8_t>(std::clamp(floats[i] * 40.0f, -127.0f, 127.0f));
+      }
+      for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16, Precision::kInt8}) {
+        const auto value = [&](std::size_t id, std::size_t c) {
+          const std::size_t at = id * features + c;
+          if (precision == Precision::kInt8) return static_cast<float>(bytes[at]) * scales[id];
+          if (precision == Precision::kFloat32) return floats[at];
+          const std::uint32_t bits = std::uint32_t{halves[at]} << 16;
+          float wide;
+          std::memcpy(&wide, &bits, sizeof wide);
+          return wide;
+        };
+        const void* const table = precision == Precision::kFloat32    ? static_cast<const void*>(floats.get())
+                                  : precision == Precision::kBfloat16 ? static_cast<const void*>(halves.get())
+                                                                      : static_cast<const void*>(bytes.get());
+        LookupSource one{.lookup = {.table = table,
+                                    .scales = precision == Precision::kInt8 ? scales.get() : nullptr,
+                                    .precision = precision,
+                                    .features = features,
+                                    .ids = ids},
+                         .ids = {Region::kInput, 0},
+                         .factors = {},
+                         .out = {Region::kOutput, 0}};
+        LookupSource bag = one;
+        bag.lookup.bag = true;
+        bag.lookup.padding = 2;
+        bag.out.column = ids * features;
+        ProgramSource program{ids, (ids + 1) * features, {}, {}};
+        program.ops.emplace_back(LookupsSource{one, bag});
+        program.limits = {{0, ids, size, false}};
+        const MlpKernel kernel(program, 1, isa);
+        const std::size_t out = kernel.out_features();
+        const auto x = std::make_unique<float[]>(rows * ids), y = std::make_unique<float[]>(rows * out),
+                   alone = std::make_unique<float[]>(out);
+        for (std::size_t i = 0; i < rows * ids; ++i) {
+          const auto id = static_cast<std::int32_t>(generator() % size);
+          std::memcpy(&x[i], &id, sizeof id);
+        }
+        CHECK(kernel.ids_fit(x.get(), rows));
+        kernel.run(x.get(), rows, y.get());
+        for (std::size_t r = 0; r < rows; ++r) {
+          for (std::size_t c = 0; c < features; ++c) {
+            double sum = 0;
+            for (std::size_t k = 0; k < ids; ++k) {
+              std::int32_t id;
+              std::memcpy(&id, &x[r * ids + k], sizeof id);
+              CHECK(y[r * out + k * features + c] == value(static_cast<std::size_t>(id), c));
+              if (id != 2) sum += value(static_cast<std::size_t>(id), c);
+            }
+            CHECK(std::fabs(y[r * out + ids * features + c] - sum) < 1e-3);
+          }
+          kernel.run(x.get() + r * ids, 1, alone.get());
+          CHECK(std::memcmp(alone.get(), y.get() + r * out, out * sizeof(float)) == 0);
+        }
+        const std::int32_t beyond = size;
+        std::memcpy(&x[rows * ids - 1], &beyond, sizeof beyond);
+        CHECK(!kernel.ids_fit(x.get(), rows));
+      }
+    }
+  }
 }
+
+}  // namespace

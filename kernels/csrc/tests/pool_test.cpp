@@ -3,6 +3,7 @@
 #include "threads/pool.hpp"
 
 #if defined(__linux__)
+#include <doctest/doctest.h>
 #include <sched.h>
 #endif
 
@@ -12,7 +13,6 @@
 #include <thread>
 #include <vector>
 
-#include "check.hpp"
 #include "threads/claims.hpp"
 #include "threads/wake_cost.hpp"
 
@@ -43,14 +43,14 @@ void check_run(Pool& pool, unsigned helpers) {
   CHECK(job.participants.load() < (1u << (helpers + 1)));  // at most `helpers` others
 }
 
-void every_piece_is_done_once() {
+TEST_CASE("every piece is done once") {
   Pool pool;
   for (unsigned helpers = 0; helpers <= 4; ++helpers) {
     for (int i = 0; i < 500; ++i) check_run(pool, helpers);
   }
 }
 
-void sleeping_helpers_wake_up() {
+TEST_CASE("sleeping helpers wake up") {
   Pool pool;
   for (int i = 0; i < 20; ++i) {
     check_run(pool, 2);
@@ -59,7 +59,7 @@ void sleeping_helpers_wake_up() {
   }
 }
 
-void callers_share_a_pool() {
+TEST_CASE("callers share a pool") {
   Pool pool;
   std::vector<std::thread> callers;
   for (int c = 0; c < 4; ++c) {
@@ -71,7 +71,7 @@ void callers_share_a_pool() {
 }
 
 // A job started inside a job finds the pool busy and must run alone instead of waiting.
-void a_busy_pool_lets_the_caller_work_alone() {
+TEST_CASE("a busy pool lets the caller work alone") {
   Pool pool;
   struct Outer {
     Pool& pool;
@@ -89,7 +89,7 @@ void a_busy_pool_lets_the_caller_work_alone() {
   CHECK(outer.inner_runs.load() >= 1);
 }
 
-void callers_and_busy_threads_keep_their_cores() {
+TEST_CASE("callers and busy threads keep their cores") {
   Pool pool;
   {
     const Pool::CallerScope first(pool);
@@ -105,7 +105,7 @@ void callers_and_busy_threads_keep_their_cores() {
 }
 
 // All of them, though the caller wakes only two: the job ends when everyone has come.
-void helpers_wake_helpers() {
+TEST_CASE("helpers wake helpers") {
   struct Meeting {
     unsigned expected;
     std::atomic<unsigned> arrived{0};
@@ -129,7 +129,7 @@ void helpers_wake_helpers() {
   }
 }
 
-void a_call_follows_closely_after_a_short_gap_only() {
+TEST_CASE("a call follows closely after a short gap only") {
   Pool pool;
   const auto follows = [&pool] { return Pool::CallerScope(pool).follows_closely(); };
   CHECK(!follows());
@@ -148,7 +148,7 @@ void record(Pool& pool, std::int64_t us) {
   for (int i = 0; i < 100; ++i) pool.wake_latency().record(us * 1000);
 }
 
-void helpers_that_wake_too_late_are_not_woken() {
+TEST_CASE("helpers that wake too late are not woken") {
   Pool pool;
   Pool::CallerScope caller(pool);
   CHECK(caller.worth_waking(0.5));  // nothing is known yet
@@ -162,7 +162,7 @@ void helpers_that_wake_too_late_are_not_woken() {
   CHECK(caller.worth_waking(15));
 }
 
-void sleeping_helpers_are_timed() {
+TEST_CASE("sleeping helpers are timed") {
   Pool pool;
   check_run(pool, 1);
   while (pool.wake_latency().us() == 0) {
@@ -171,7 +171,7 @@ void sleeping_helpers_are_timed() {
   }
 }
 
-void a_late_helper_is_timed_from_the_ring_that_woke_it() {
+TEST_CASE("a late helper is timed from the ring that woke it") {
   WakeTimer timer;
   CHECK(timer.answered() == WakeTimer::kNotTimed);
   timer.rung(1000);
@@ -183,7 +183,7 @@ void a_late_helper_is_timed_from_the_ring_that_woke_it() {
 }
 
 // Event loops must not wait for the helper of a worker that lets them go first.
-void helpers_step_back_with_their_caller() {
+TEST_CASE("helpers step back with their caller") {
   struct Priorities {
     std::atomic<int> nice[2] = {-1, -1};
     static void task(void* self, unsigned participant) {
@@ -219,19 +219,19 @@ void helpers_step_back_with_their_caller() {
     pool.run(1, count, &participants);
     CHECK(participants == 1);
   }).join();
-  CHECK(nice_of_helper() < 19 || usual >= 14);
+  CHECK((nice_of_helper() < 19 || usual >= 14));
 }
 
-void waking_costs_something() {
+TEST_CASE("waking costs something") {
   const WakeCost& cost = measured_wake_cost();
-  CHECK(cost.latency_us >= 1 && cost.latency_us <= 50);
-  CHECK(cost.cpu_us >= 1 && cost.cpu_us <= 50);
+  CHECK((cost.latency_us >= 1 && cost.latency_us <= 50));
+  CHECK((cost.cpu_us >= 1 && cost.cpu_us <= 50));
   CHECK(&measured_wake_cost() == &cost);
 }
 
 // Jobs that end before a helper can join, while other threads are busy: after some of them the pool skips
 // helpers, and uses them again after the back-off.
-void late_helpers_are_skipped_during_a_backoff() {
+TEST_CASE("late helpers are skipped during a backoff") {
   Pool pool;
   const auto free_threads = [&pool] { return Pool::CallerScope(pool).free_threads(2, 0); };
   for (int i = 0; i < 1'000'000 && free_threads() == 2; ++i) {
@@ -244,7 +244,7 @@ void late_helpers_are_skipped_during_a_backoff() {
 }
 
 // A participant that loses its core in the middle of a piece keeps that piece alone.
-void pieces_of_a_stalled_participant_are_taken_over() {
+TEST_CASE("pieces of a stalled participant are taken over") {
   constexpr std::size_t kPieces = 130, kStalled = 65;
   Claims claims;
   std::atomic<bool> begun{false}, others_done{false};
@@ -263,13 +263,13 @@ void pieces_of_a_stalled_participant_are_taken_over() {
   claims.each(kPieces, 0, [&](std::size_t piece) { ++done[piece], ++taken; });
   others_done.store(true);
   stalled.join();
-  CHECK(of_the_stalled == 1 && taken == kPieces - 1 && done[kStalled] == 1);
+  CHECK((of_the_stalled == 1 && taken == kPieces - 1 && done[kStalled] == 1));
   for (int times : done) CHECK(times == 1);
 }
 
 #if defined(__linux__)
 // A helper that sleeps on its caller's CPU, here because both were bound to it, is moved to the others.
-void a_helper_on_its_callers_cpu_is_moved_off() {
+TEST_CASE("a helper on its callers cpu is moved off") {
   cpu_set_t all;
   CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
   if (CPU_COUNT(&all) < 2) return;
@@ -307,25 +307,6 @@ void a_helper_on_its_callers_cpu_is_moved_off() {
 }
 #endif
 
-}  // namespace
+TEST_CASE("the shared pool runs a job alone") { check_run(Pool::shared(), 1); }
 
-int main() {
-#if defined(__linux__)
-  a_helper_on_its_callers_cpu_is_moved_off();
-#endif
-  pieces_of_a_stalled_participant_are_taken_over();
-  late_helpers_are_skipped_during_a_backoff();
-  callers_and_busy_threads_keep_their_cores();
-  every_piece_is_done_once();
-  sleeping_helpers_wake_up();
-  callers_share_a_pool();
-  helpers_wake_helpers();
-  a_call_follows_closely_after_a_short_gap_only();
-  waking_costs_something();
-  helpers_that_wake_too_late_are_not_woken();
-  sleeping_helpers_are_timed();
-  a_late_helper_is_timed_from_the_ring_that_woke_it();
-  helpers_step_back_with_their_caller();
-  a_busy_pool_lets_the_caller_work_alone();
-  check_run(Pool::shared(), 1);
-}
+}  // namespace

@@ -47,7 +47,7 @@ class Pool {
     }
     CallerScope(const CallerScope&) = delete;
     CallerScope& operator=(const CallerScope&) = delete;
-    // Of `threads`, how many are left by other callers and by `busy` other threads; at least 1. 1 during the
+    // How many of `threads` are left by other callers and by `busy` other threads; at least 1. 1 during the
     // back-off after late wake-ups.
     unsigned free_threads(unsigned threads, unsigned busy) const noexcept {
       const unsigned others = busy > others_ ? busy : others_;
@@ -77,7 +77,7 @@ class Pool {
   };
 
   WakeLatency& wake_latency() noexcept { return wake_latency_; }
-  // Those for which helpers were woken.
+  // Jobs for which helpers were woken.
   std::uint64_t jobs() const noexcept { return jobs_.load(std::memory_order_relaxed); }
 
   // The pool of this process. Never destroyed: its threads sleep until exit. A forked child makes its own.

@@ -28,7 +28,7 @@ struct Turns {
   std::uint64_t period_ns = 0;
 };
 
-// Those of the calling thread.
+// The turns of the calling thread.
 inline Turns current_turns() noexcept {
   Turns turns;
 #if defined(__linux__)

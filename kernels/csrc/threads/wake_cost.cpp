@@ -23,8 +23,8 @@ constexpr unsigned kSamples = 5;
 constexpr auto kIdle = std::chrono::microseconds(500);
 // The smallest sample counts, and no more than this: a machine that is busy during the measurement must not
 // keep helpers from this process for ever.
-constexpr double kLeastUs = 1.0;
-constexpr double kMostUs = 50.0;
+constexpr double kMinUs = 1.0;
+constexpr double kMaxUs = 50.0;
 constexpr WakeCost kUsual = {10.0, 10.0};
 
 double thread_cpu_us() {
@@ -72,7 +72,7 @@ WakeCost measure() {
   std::sort(latency.begin(), latency.end());
   std::sort(ringing.begin(), ringing.end());
   const double cpu = ringing[kSamples / 2] + sleeper.cpu_us / (kSamples - 1);
-  return {std::clamp(latency[kSamples / 2], kLeastUs, kMostUs), std::clamp(cpu, kLeastUs, kMostUs)};
+  return {std::clamp(latency[kSamples / 2], kMinUs, kMaxUs), std::clamp(cpu, kMinUs, kMaxUs)};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it costs to wake a thread that sleeps: depends on the processor, its idle states and the hypervisor.
+// The cost of waking a thread that sleeps: depends on the processor, its idle states and the hypervisor.
 #pragma once
 
 namespace fused_mlp {

@@ -16,19 +16,19 @@ class WakeLatency {
   void record(std::int64_t ns) noexcept {
     const double sample = static_cast<double>(ns) * 1e-3, before = us();
     const double after = before == 0 ? sample : sample > before ? before * kStep : before / kStep;
-    us_.store(std::clamp(after, kLeastUs, kMostUs), std::memory_order_relaxed);
+    us_.store(std::clamp(after, kMinUs, kMaxUs), std::memory_order_relaxed);
   }
   double us() const noexcept { return us_.load(std::memory_order_relaxed); }  // 0: none yet
 
   // Whether a helper that must run within so many microseconds is worth waking. If most are not, one in
-  // kTrial is woken all the same: otherwise nothing would show that waking has become cheaper.
+  // kTrial is woken anyway: otherwise nothing would show that waking has become cheaper.
   bool worth_waking(double within_us) noexcept {
     return us() <= within_us || skipped_.fetch_add(1, std::memory_order_relaxed) % kTrial == kTrial - 1;
   }
   static constexpr unsigned kTrial = 256;
 
  private:
-  static constexpr double kStep = 1.125, kLeastUs = 1.0, kMostUs = 50.0;
+  static constexpr double kStep = 1.125, kMinUs = 1.0, kMaxUs = 50.0;
   std::atomic<double> us_{0};
   std::atomic<unsigned> skipped_{0};
 };

@@ -199,6 +199,15 @@ struct Math {
     if constexpr (C == Combination::kDivide) return a / b;
     if constexpr (C == Combination::kMaximum) return maximum(a, b);
     if constexpr (C == Combination::kMinimum) return minimum(a, b);
+    const Reg below = V::select(V::less(a, b), c(1.0f), c(0.0f));
+    if constexpr (C == Combination::kLess) return below;
+    const Reg above = V::select(V::less(b, a), c(1.0f), c(0.0f));
+    if constexpr (C == Combination::kGreater) return above;
+    const Reg ordered = V::select(V::is_nan(a), c(0.0f), V::select(V::is_nan(b), c(0.0f), c(1.0f)));
+    if constexpr (C == Combination::kLessEqual) return ordered - above;
+    if constexpr (C == Combination::kGreaterEqual) return ordered - below;
+    if constexpr (C == Combination::kEqual) return ordered - below - above;
+    if constexpr (C == Combination::kNotEqual) return c(1.0f) - (ordered - below - above);
   }
 
   // Parameters in registers.

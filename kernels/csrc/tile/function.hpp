@@ -44,11 +44,25 @@ inline constexpr std::array<std::string_view, kPlainActivations> kActivationName
     "elu",      "softplus", "hardswish",  "mish", "clip",      "abs",   "exp",  "log",
     "sqrt",     "sin",      "cos",        "erf",  "log1p",     "expm1", "sign"};
 
-enum class Combination : unsigned char { kAdd, kSubtract, kMultiply, kDivide, kMaximum, kMinimum };
+enum class Combination : unsigned char {
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kMaximum,
+  kMinimum,
+  kLess,  // 1 where it holds, else 0; NaN equals nothing
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kEqual,
+  kNotEqual,
+};
 
-inline constexpr int kCombinations = 6;
+inline constexpr int kCombinations = 12;
 inline constexpr std::array<std::string_view, kCombinations> kCombinationNames = {
-    "add", "subtract", "multiply", "divide", "maximum", "minimum"};
+    "add",  "subtract",   "multiply", "divide",        "maximum", "minimum",
+    "less", "less_equal", "greater",  "greater_equal", "equal",   "not_equal"};
 
 inline constexpr std::size_t kParameters = 3;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The register tile of int8 products: R rows times P weight panels. Sums are exact in int32, in any order, so
-// that results are the same bits on every instruction set; they become float32 by the same three roundings
-// everywhere: * weight scale, * row scale, + bias.
+// The register tile of int8 products: R rows times N registers of columns (whole panels, or half of one).
+// Sums are exact in int32, in any order, so that results are the same bits on every instruction set; they
+// become float32 by the same three roundings everywhere: * weight scale, * row scale, + bias.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ struct Int8Product {
     const std::int32_t* starts;
     const float* scales;
     const float* bias;
-    float* y;  // (R, y_stride): max(floor, x W + bias), whole panels
+    float* y;  // (R, y_stride): max(floor, x W + bias), N registers
     std::size_t y_stride;
     std::size_t groups;
     std::size_t prefetch;  // in bytes
@@ -70,19 +70,18 @@ struct Int8Product {
   }
 
   // Tiles with few sums cannot hide the latency of a dot product: they sum several groups at once.
-  static constexpr int groups_at_once(int rows, int panels) {
-    const int sums = rows * panels * V::kVectors;
+  static constexpr int groups_at_once(int rows, int registers) {
+    const int sums = rows * registers;
     return sums <= 2 ? 4 : sums <= 4 ? 2 : 1;
   }
 
-  template <int R, int P>
+  template <int R, int N>
   struct Accumulator {
-    static constexpr int kRegs = P * V::kVectors;
-    Sum sum[R][kRegs];
+    Sum sum[R][N];
 
     [[gnu::always_inline]] void start(const std::int32_t* starts) {
 #pragma GCC unroll 16
-      for (int v = 0; v < kRegs; ++v) {
+      for (int v = 0; v < N; ++v) {
         const Sum first = starts != nullptr ? D::load_sum(starts + v * V::kLanes) : D::zero();
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) sum[r][v] = first;
@@ -108,14 +107,14 @@ struct Int8Product {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-        for (int v = 0; v < kRegs; ++v) sum[r][v] = D::add(sum[r][v], other.sum[r][v]);
+        for (int v = 0; v < N; ++v) sum[r][v] = D::add(sum[r][v], other.sum[r][v]);
       }
     }
 
     [[gnu::always_inline]] void finish(const Tile& t) {
       const Reg floor = V::set1(t.floor);
 #pragma GCC unroll 16
-      for (int v = 0; v < kRegs; ++v) {
+      for (int v = 0; v < N; ++v) {
         const Reg scale = V::load(t.scales + v * V::kLanes), bias = V::load(t.bias + v * V::kLanes);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
@@ -127,11 +126,11 @@ struct Int8Product {
     }
   };
 
-  template <int R, int P>
+  template <int R, int N>
   static void run(const Tile& tile) {
-    constexpr int B = groups_at_once(R, P);
+    constexpr int B = groups_at_once(R, N);
     const Tile t = tile;  // a local copy: the compiler knows that stores to y do not alias it
-    Accumulator<R, P> sums[B];
+    Accumulator<R, N> sums[B];
     sums[0].start(t.starts);
 #pragma GCC unroll 4
     for (int b = 1; b < B; ++b) sums[b].start(nullptr);
@@ -139,7 +138,7 @@ struct Int8Product {
     const std::int8_t* w = t.weights;
     std::size_t left = t.groups;
     for (; left >= B; left -= B) {
-      if constexpr (P == 1 && R > 1) {
+      if constexpr (N <= V::kVectors && R > 1) {
 #pragma GCC unroll 16
         for (std::size_t line = 0; line < B * kRowBytes; line += 64) {
           __builtin_prefetch(w + t.prefetch + line, 0, 2);

@@ -19,6 +19,7 @@ namespace fused_mlp {
 template <class V, class Product>
 struct Layer {
   static constexpr std::size_t kPanel = std::size_t{V::kLanes} * V::kVectors;
+  static constexpr std::size_t kHalf = kPanel / 2;  // the last panel of a layer, if no more of it is needed
   static constexpr std::size_t kMaxRows = Product::kMaxRows;
   static constexpr std::size_t kFewRows = 3;  // tiles of up to this many rows span several panels
   using Activate = typename TileActivation<V>::Apply;
@@ -43,9 +44,9 @@ struct Layer {
       run_tiles<false>(layer, call, nullptr, timer);
       if (activate != nullptr || layer.epilogue != nullptr) {
         timer.begin();
-        const std::size_t first = call.first * kPanel;
+        const std::size_t first = call.first * kPanel, written = (layer.out + kHalf - 1) / kHalf * kHalf;
         float* const y = call.y + first;
-        const std::size_t columns = call.last * kPanel - first;
+        const std::size_t columns = (call.last < layer.panels ? call.last * kPanel : written) - first;
         if (activate != nullptr) {
           activate(y, call.y_stride, call.rows, columns, y, call.y_stride, layer.function);
         }
@@ -120,7 +121,8 @@ struct Layer {
                           std::size_t rows, std::size_t panel, int panels, Timer& timer) {
     alignas(64) float scratch[kMaxRows * kPanel * 4];
     const bool relu = layer.function.activation == Activation::kRelu && !layer.gated;
-    const std::size_t width = static_cast<std::size_t>(panels) * kPanel;
+    const bool half = panels == 1 && layer.out <= panel * kPanel + kHalf && !layer.gated;
+    const std::size_t width = half ? kHalf : static_cast<std::size_t>(panels) * kPanel;
     const std::size_t out_width = layer.gated ? width / 2 : width;
     const std::size_t out_column = layer.gated ? panel * kPanel / 2 : panel * kPanel;
     const bool whole = call.padded || out_column + out_width <= layer.out;
@@ -132,7 +134,12 @@ struct Layer {
     const std::size_t y_stride = direct ? call.y_stride : width;
     const Tile tile = Product::tile(layer, call, row, panel, y, y_stride, relu ? 0.0f : -__builtin_inff());
     timer.begin();
-    kernel(rows, panels)(tile);
+    const TileKernel product = kernel(rows, half ? 0 : panels);
+    if constexpr (Product::kReadsOutput) {
+      call.start == nullptr ? product(tile) : run_parts(tile, call, rows, panel * kPanel, width, product);
+    } else {
+      product(tile);
+    }
     timer.end_product();
 
     float* const target = whole ? out : scratch;
@@ -147,6 +154,23 @@ struct Layer {
     if (Finish || activate != nullptr || !whole) timer.end_epilogue();
   }
 
+  static void run_parts(const Tile& whole, const LayerCall& call, std::size_t rows, std::size_t column,
+                        std::size_t width, TileKernel product) {
+    Tile tile = whole;
+    tile.bias = call.start + column;
+    if (call.part_count == 0) return Product::add_sum(tile, rows, width, nullptr);
+    for (std::size_t i = 0; i < call.part_count; ++i) {
+      const SumPart& part = call.parts[i];
+      tile.floor = i + 1 == call.part_count ? whole.floor : -__builtin_inff();
+      tile.continues = i > 0;
+      if (part.count > 0) {
+        product(Product::part(tile, part.first, part.count));
+      } else {
+        Product::add_sum(tile, rows, width, call.sums + part.sum + column);
+      }
+    }
+  }
+
   static void copy_rows(const float* from, std::size_t from_stride, std::size_t rows, std::size_t columns,
                         float* to, std::size_t to_stride) {
     for (std::size_t r = 0; r < rows; ++r) {
@@ -154,18 +178,20 @@ struct Layer {
     }
   }
 
+  // 0 panels: half of one.
   static TileKernel kernel(std::size_t rows, int panels) {
     return kernel_of(rows, panels, std::make_integer_sequence<int, kMaxRows>{});
   }
   template <int... I>
   static TileKernel kernel_of(std::size_t rows, int panels, std::integer_sequence<int, I...>) {
     // Indexed by rows - 1. Tiles of few rows exist for 1, 2 and 4 panels, because fewer panels may be left.
-    static constexpr TileKernel one[] = {Product::template run<I + 1, 1>...};
+    static constexpr TileKernel half[] = {Product::template run<I + 1, V::kVectors / 2>...};
+    static constexpr TileKernel one[] = {Product::template run<I + 1, V::kVectors>...};
     static constexpr TileKernel two[] = {
-        Product::template run<I + 1, (Product::panels_at_once(I + 1) >= 2 ? 2 : 1)>...};
+        Product::template run<I + 1, V::kVectors*(Product::panels_at_once(I + 1) >= 2 ? 2 : 1)>...};
     static constexpr TileKernel four[] = {
-        Product::template run<I + 1, (Product::panels_at_once(I + 1) >= 4 ? 4 : 1)>...};
-    return (panels == 4 ? four : panels == 2 ? two : one)[rows - 1];
+        Product::template run<I + 1, V::kVectors*(Product::panels_at_once(I + 1) >= 4 ? 4 : 1)>...};
+    return (panels == 0 ? half : panels == 4 ? four : panels == 2 ? two : one)[rows - 1];
   }
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The register tile of float32 sums: R rows times P weight panels, summed over all of K in the order defined
-// by kSumBlock (isa.hpp). Every strategy uses these tiles, so every strategy rounds in the same way; weights
-// that are kept in bfloat16 are widened as they are loaded, and are summed in the same order.
+// The register tile of float32 sums: R rows times N registers of columns (whole panels, or half of one),
+// summed over all of K in the order defined by kSumBlock (isa.hpp). Every strategy uses these tiles, so every
+// strategy rounds in the same way; weights that are kept in bfloat16 are widened as they are loaded, and are
+// summed in the same order.
 #pragma once
 
 #include <cstddef>
@@ -54,12 +55,33 @@ struct FloatProduct {
     const Element* weights;    // the first panel; the others follow at panel_stride
     std::size_t panel_stride;  // in elements
     const float* bias;
-    float* y;  // (R, y_stride): max(floor, x W + bias), whole panels
+    float* y;  // (R, y_stride): max(floor, x W + bias), N registers
     std::size_t y_stride;
     std::size_t in;
-    std::size_t prefetch;  // prefetch distance, in elements
-    float floor;           // 0 for relu, else -infinity; max() passes NaN through
+    std::size_t prefetch;    // prefetch distance, in elements
+    float floor;             // 0 for relu, else -infinity; max() passes NaN through
+    bool continues = false;  // adds to y, not to the bias
   };
+
+  // The products of some columns of x.
+  static Tile part(const Tile& tile, std::size_t first, std::size_t count) {
+    Tile piece = tile;
+    piece.x += first;
+    piece.weights += first / W::kDepth * kRow;
+    piece.in = count;
+    return piece;
+  }
+  // y, or the bias where y is not begun, + sum.
+  static void add_sum(const Tile& t, std::size_t rows, std::size_t width, const float* sum) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      float* const y = t.y + r * t.y_stride;
+      for (std::size_t c = 0; c < width; c += V::kLanes) {
+        Reg value = V::load((t.continues ? y : t.bias) + c);
+        if (sum != nullptr) value = value + V::load(sum + c);
+        V::store(y + c, V::max(V::set1(t.floor), value));
+      }
+    }
+  }
 
   static Tile tile(const PackedLayer& layer, const LayerCall& call, std::size_t row, std::size_t panel,
                    float* y, std::size_t y_stride, float floor) {
@@ -88,16 +110,15 @@ struct FloatProduct {
     return panels_at_once(static_cast<int>(smallest));
   }
 
-  template <int R, int P>
+  template <int R, int N>
   struct Accumulator {
-    static constexpr int kRegs = P * V::kVectors;
-    Reg sum[R][kRegs];
+    Reg sum[R][N];
 
     [[gnu::always_inline]] void clear() {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-        for (int v = 0; v < kRegs; ++v) sum[r][v] = V::zero();
+        for (int v = 0; v < N; ++v) sum[r][v] = V::zero();
       }
     }
 
@@ -135,7 +156,7 @@ struct FloatProduct {
       for (int r = 0; r < R; ++r) {
         float* y = t.y + static_cast<std::size_t>(r) * t.y_stride;
 #pragma GCC unroll 16
-        for (int v = 0; v < kRegs; ++v) {
+        for (int v = 0; v < N; ++v) {
           const Reg value = V::load((first ? t.bias : y) + v * V::kLanes) + sum[r][v];
           V::store(y + v * V::kLanes, last ? V::max(floor, value) : value);
         }
@@ -145,16 +166,16 @@ struct FloatProduct {
 
   // How many blocks of the sum are computed at once. A tile with few sums cannot hide the latency of FMA, but
   // blocks are independent until they are added, in order.
-  static constexpr int blocks_at_once(int rows, int panels) {
-    const int sums = rows * panels * V::kVectors;
+  static constexpr int blocks_at_once(int rows, int registers) {
+    const int sums = rows * registers;
     return sums <= 2 ? 4 : sums <= 6 ? 2 : 1;
   }
 
   // Sums groups of B blocks of K, then the remaining blocks in smaller groups, then the last partial block.
-  template <int R, int P, int B>
+  template <int R, int N, int B>
   [[gnu::always_inline]] static void sum_blocks(const Tile& t, const float* x, const Element* w,
                                                 std::size_t left, bool first) {
-    using Sums = Accumulator<R, P>;
+    using Sums = Accumulator<R, N>;
     constexpr std::size_t kBlock = kSumBlock * kPanel;  // elements of a panel
     while (left >= B * kSumBlock) {
       Sums sums[B];
@@ -163,12 +184,14 @@ struct FloatProduct {
       for (std::size_t i = 0; i < kSumBlock; i += W::kDepth) {
         // Prefetch by software only for a single panel used by several rows, where the hardware prefetcher is
         // not far enough ahead. With several panels it is, and prefetch instructions would only cost time.
-        if constexpr (P == 1 && R > 1) {
+        if constexpr (N <= V::kVectors && R > 1) {
 #pragma GCC unroll 16
           for (int b = 0; b < B; ++b) {
             const Element* const ahead = w + b * kBlock + t.prefetch;
 #pragma GCC unroll 16
-            for (std::size_t line = 0; line < kRow; line += kLine) __builtin_prefetch(ahead + line, 0, 2);
+            for (std::size_t line = 0; line < N * V::kLanes * W::kDepth; line += kLine) {
+              __builtin_prefetch(ahead + line, 0, 2);
+            }
           }
         }
 #pragma GCC unroll 16
@@ -188,7 +211,7 @@ struct FloatProduct {
       w += (B - 1) * kBlock;
     }
     if constexpr (B > 1) {
-      sum_blocks<R, P, B / 2>(t, x, w, left, first);
+      sum_blocks<R, N, B / 2>(t, x, w, left, first);
     } else if (left > 0) {
       Sums sums;
       sums.clear();
@@ -202,10 +225,10 @@ struct FloatProduct {
     }
   }
 
-  template <int R, int P>
+  template <int R, int N>
   static void run(const Tile& tile) {
     const Tile t = tile;  // a local copy: the compiler knows that stores to y do not alias it
-    sum_blocks<R, P, blocks_at_once(R, P)>(t, t.x, t.weights, t.in, true);
+    sum_blocks<R, N, blocks_at_once(R, N)>(t, t.x, t.weights, t.in, !t.continues);
   }
 };
 

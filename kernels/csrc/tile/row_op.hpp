@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "isa/isa.hpp"
+#include "tile/group_op.hpp"
 #include "tile/norm.hpp"
 #include "tile/softmax.hpp"
 #include "tile/tail.hpp"
@@ -55,7 +56,10 @@ struct RowOps {
     for (std::size_t r = 0; r < call.rows; ++r) {
       const float* const x = call.x + r * call.x_stride;
       float* const y = call.y + r * call.y_stride;
-      const float* const done = run_kind(op, finish, x, call.other + r * call.other_stride, y);
+      const float* const other = call.other + r * call.other_stride;
+      const float* const done = op.kind >= RowKind::kWhere
+                                    ? GroupOps<V>::run(op, x, other, call.third + r * call.third_stride, y)
+                                    : run_kind(op, finish, x, other, y);
       if (function) {
         TileActivation<V>::run(op.then, done, y, op.width);
       } else if (done != y) {
@@ -92,6 +96,8 @@ struct RowOps {
         break;
       case RowKind::kLogSoftmax:
         Softmax<V>::run(x, y, n, true);
+        break;
+      default:
         break;
     }
     return y;

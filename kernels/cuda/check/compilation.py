@@ -18,8 +18,8 @@ import triton
 from fused_mlp.kernels.cuda.check.jobs import Job
 from fused_mlp.kernels.cuda.device.compiling import compile_plan
 
-# Of PTX: a warp's (sm_80 on), a warp group's (sm_90), the fifth generation's (sm_100). Machine code has nothing but
-# tensor cores for them. (nvdisasm would take a fifth of the check's time to say so.)
+# PTX instructions that only tensor cores execute: a warp's (sm_80 on), a warp group's (sm_90), the fifth generation's
+# (sm_100). Disassembling the machine code instead would take a fifth of the check's time.
 TENSOR_CORE = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma\.)[\w.:]*")
 REGISTERS = re.compile(r"Used (\d+) registers")
 MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -27,10 +27,10 @@ MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 
 @dataclass(frozen=True)
 class Resources:
-    """What one binary needs. `error` is set, and the rest zero, when it did not compile."""
+    """The resources that one binary needs. `error` is set, and the rest zero, when it did not compile."""
 
     registers: int = 0
-    most_registers: int | None = None  # as asked for
+    max_registers: int | None = None  # as asked for
     local_bytes: int = 0  # what is spilled, and tables of functions such as cos
     spilled_bytes: int = 0
     shared_bytes: int = 0
@@ -70,7 +70,7 @@ def _compile(job: Job, options: Mapping[str, int | None]) -> Resources:
         return Resources(error=f"no resource report from ptxas in {log.getvalue()[:200]!r}")
     return Resources(
         registers=int(registers[1]),
-        most_registers=options["maxnreg"],
+        max_registers=options["maxnreg"],
         local_bytes=int(memory[1]),
         spilled_bytes=max(int(memory[2]), int(memory[3])),
         shared_bytes=binary.metadata.shared,

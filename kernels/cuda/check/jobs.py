@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ahead-of-time check compiles: each row of the tile table on each architecture that can select
+"""The jobs of the ahead-of-time check: each row of the tile table on each architecture that can select
 it, in a light and in its heaviest use. Data only; imports no triton."""
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from fused_mlp.kernels.cuda.check.models import (
     normed_whole,
     plain_layers,
     plain_whole,
+    ranker,
     residual_layers,
     residual_whole,
 )
 from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES, Architecture
 from fused_mlp.kernels.cuda.planning.forward import plan_forward
-from fused_mlp.kernels.cuda.planning.plans import LaunchPlan, layered_plans, whole_plan
+from fused_mlp.kernels.cuda.planning.plans import Epilogue, LaunchPlan, layered_plans, whole_plan
 from fused_mlp.kernels.cuda.planning.tiles import TILES, Tile
 from fused_mlp.kernels.cuda.planning.whole_steps import fits, plan_whole
 from fused_mlp.models import Dtype, MlpSpec
 
 LIGHT, HEAVY, PROGRAM = "plain", "gated", "program"
 LAST = " last"  # `layered` compiles its last layer apart: it writes float32, and holds the softmax
-# What `--quick` compiles on each architecture: every kind of kernel, every way to multiply. Those that compile fast.
+# `--quick` compiles these on each architecture: every kind of kernel and every way to multiply, in a form that compiles
+# fast.
 QUICK = {
     ("whole/16", 64, "bfloat16", HEAVY),
     *(("whole/16", 32, "float16", use) for use in (LIGHT, PROGRAM)),
@@ -62,11 +64,11 @@ class Job:
 
     @property
     def wants_tensor_cores(self) -> bool:
-        return self.plan.kernel not in ("row", "join") and self.precision != "ieee"
+        return self.plan.kernel not in ("gather", "row", "join") and self.precision != "ieee"
 
     @property
     def weight(self) -> int:
-        """What it costs to compile, roughly: more for wide tiles, float32 without tensor cores, gates."""
+        """A rough cost of compiling it: more for wide tiles, float32 without tensor cores, gates."""
         return (self.width + self.plan.block_m) * (1 + (self.use != LIGHT)) * (1 + (self.precision == "ieee"))
 
     @property
@@ -82,9 +84,10 @@ class Job:
                 last = "last " if step.kind == "stream" else ""
                 found += _uses(step.gate, [f"{last}{step.function}", str(step.then)], step.norm, step.combine)
             return found
-        functions = [str(constants[name]) for name in ("FUNCTION", "THEN", "LAST") if name in constants]
-        norm, combine = (str(constants.get(name, "")) for name in ("NORM", "COMBINE"))
-        return _uses(constants.get("GATE"), functions, norm, combine)
+        end = constants.get("END")
+        if not isinstance(end, Epilogue):
+            return []
+        return _uses(end.gate, [str(end.function), str(end.then), str(end.last)], end.norm, end.combine)
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -165,6 +168,10 @@ def _layered_programs(architecture: Architecture, number: int, tour: Tour) -> It
     dtype: Dtype = "float16" if number % 2 == 0 else "float32"
     precision = "half" if number % 2 == 0 else "ieee"
     tile = next(tile for tile in TILES if tile.strategy == "layered" and tile.precision == precision)
+    lookups = plan_forward(ranker(dtype), tile).launches[0].plan
+    yield Job(
+        architecture.capability, "gather", 0, dtype if precision == "half" else precision, PROGRAM, lookups
+    )
     for index, plan in enumerate(layered_plans(residual_layers(dtype, tour, narrow=tile.block_n - 1), tile)):
         label = tile.label if plan.kernel == "layer" else "row"
         name = dtype if precision == "half" else precision

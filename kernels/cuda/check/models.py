@@ -9,7 +9,8 @@ from itertools import cycle, islice
 from typing import Any, Literal, TypeVar, get_args
 
 from fused_mlp.models import Activation, Dtype, MlpSpec
-from fused_mlp.models.spec import INPUT
+from fused_mlp.models.program.inputs import Field, Input
+from fused_mlp.models.program.spec import INPUT
 
 # Every function that a formula may be made of, and formulas of several.
 FUNCTIONS: tuple[str, ...] = (
@@ -55,8 +56,8 @@ def _from(items: tuple[Item, ...], start: int) -> Iterator[Item]:
 class Sketch:
     """A program, written down step by step. Each method adds a step and returns the name of its value."""
 
-    def __init__(self, in_features: int, dtype: Dtype) -> None:
-        self._fields: dict[str, Any] = {"in_features": in_features, "dtype": dtype}
+    def __init__(self, in_features: int, dtype: Dtype, inputs: tuple[Input, ...] | None = None) -> None:
+        self._fields: dict[str, Any] = {"in_features": in_features, "dtype": dtype, "inputs": inputs}
         self._steps: list[dict[str, Any]] = []
 
     def linear(self, source: str, width: int, function: str = "identity") -> str:
@@ -81,6 +82,9 @@ class Sketch:
 
     def combine(self, op: str, *sources: str) -> str:
         return self._add(op, inputs=sources)
+
+    def lookup(self, op: str, ids: str, size: int, features: int, **options: str) -> str:
+        return self._add(op, input=ids, size=size, features=features, **options)
 
     def part(self, source: str, start: int, stop: int) -> str:
         return self._add("slice", input=source, start=start, stop=stop)
@@ -201,6 +205,19 @@ def _actor_critic(inputs: int, dtype: Dtype) -> MlpSpec:
     sketch = Sketch(inputs, dtype)
     h = sketch.linear(sketch.linear(INPUT, 64, "tanh"), 64, "tanh")
     return sketch.spec(pi=sketch.linear(h, 6, "softmax"), v=sketch.linear(h, 1))
+
+
+def ranker(dtype: Dtype) -> MlpSpec:
+    """Two tables, one of them in a bag with factors, and floats."""
+    ids = [
+        Input(name=name, dtype="int64", shape=shape, fields=(Field(kind="id", size=1000),))
+        for name, shape in (("item", ()), ("seen", (4,)))
+    ]
+    sketch = Sketch(12, dtype, inputs=(*ids, Input(name="x", shape=(7,))))
+    item = sketch.lookup("embedding", sketch.part(INPUT, 0, 1), 1000, 33)
+    x = sketch.part(INPUT, 5, 12)
+    seen = sketch.lookup("bag", sketch.part(INPUT, 1, 5), 1000, 16, factors=sketch.part(INPUT, 5, 9))
+    return sketch.spec(output=sketch.linear(sketch.combine("concat", item, seen, x), 64, "relu"))
 
 
 # Typical models, for the table of launches.

@@ -26,8 +26,8 @@ from fused_mlp.kernels.cuda.check.compilation import Resources, compile_job, tri
 from fused_mlp.kernels.cuda.check.jobs import Job, jobs
 from fused_mlp.kernels.cuda.check.models import EXAMPLES
 from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.planning.forward import plan_forward
 from fused_mlp.kernels.cuda.planning.launch_counts import eager_launches
-from fused_mlp.kernels.cuda.planning.plans import layered_plans
 from fused_mlp.kernels.cuda.planning.rule import tile_by_rule
 
 TENSOR_MEMORY_COLUMNS = 512  # what a multiprocessor of sm_100 has
@@ -110,7 +110,7 @@ def launch_rows() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for spec in EXAMPLES:
         tile = tile_by_rule(spec, ARCHITECTURES[0], rows=64)
-        launches = 1 if tile.strategy == "whole" else len(layered_plans(spec, tile))
+        launches = plan_forward(spec, tile).max_launches
         rows.append(
             {
                 "model": f"{spec.summary()} {spec.dtype}",

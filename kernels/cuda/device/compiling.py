@@ -33,7 +33,7 @@ def compile_plan(
 def source_of(
     plan: LaunchPlan, options: Mapping[str, int | None], capability: int
 ) -> tuple[ASTSource, dict[str, int | None]]:
-    """What Triton's compiler is given."""
+    """The input of Triton's compiler."""
     kernel, constants = KERNELS[plan.kernel], plan.constants_for(capability)
     names = [name for name in kernel.arg_names if name not in constants]
     types = [f"*{element}" for element in plan.pointers] + ["i32"] * (len(names) - len(plan.pointers))

@@ -78,7 +78,12 @@ def _exp(x):
     return tl.exp(r) * tl.exp2(half) * tl.exp2(n - half)
 
 
-# A formula is an object that Triton knows nothing of: what the kernels ask of it is computed as they are compiled.
+# Triton knows nothing of formulas, steps and epilogues: what the kernels ask of them is computed as they are compiled.
+
+
+@triton.constexpr_function
+def field(STEP, name):
+    return getattr(STEP, name)
 
 
 @triton.constexpr_function
@@ -103,7 +108,7 @@ def operation(FORMULA, i):
 
 @triton.constexpr_function
 def register(FORMULA, i, k):
-    """Of the k-th operand of an instruction, among the constants, x and the results so far, in this order."""
+    """The place of an instruction's k-th operand among the constants, x and the results so far, in this order."""
     at = FORMULA.instructions[i].operands[k]
     return at + len(FORMULA.constants) if at >= 0 else -1 - at
 
@@ -115,7 +120,7 @@ def number(FORMULA, i, k):
 
 @triton.jit
 def apply(x, FORMULA: tl.constexpr):
-    """FORMULA is a `models.formula.Formula`, whose instructions are unrolled at compile time."""
+    """FORMULA is a `models.program.formula.Formula`, whose instructions are unrolled at compile time."""
     values = ()
     for k in tl.static_range(constant_count(FORMULA)):
         values = values + (constant(FORMULA, k),)
@@ -211,15 +216,16 @@ def combine(a, b, OP: tl.constexpr):
 
 
 @triton.jit
-def finish(x, z, FUNCTION: tl.constexpr, COMBINE: tl.constexpr, SWAPPED: tl.constexpr, THEN: tl.constexpr):
-    """The end of a product or of a row pass; COMBINE is empty where there is no z."""
-    x = apply(x, FUNCTION)
+def finish(x, z, STEP: tl.constexpr):
+    """The end of a product or of a row pass, of an `Epilogue` or a `WholeStep`; z is read where it combines."""
+    x = apply(x, field(STEP, "function"))
+    COMBINE: tl.constexpr = field(STEP, "combine")
     if COMBINE != "":
-        if SWAPPED:
+        if field(STEP, "swapped"):
             x = combine(z, x, COMBINE)
         else:
             x = combine(x, z, COMBINE)
-    return apply(x, THEN)
+    return apply(x, field(STEP, "then"))
 
 
 @triton.jit
@@ -283,7 +289,7 @@ def total(WIDTHS):
 
 @triton.jit
 def row_size(squares, WIDTH: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr):
-    """What a norm divides by, given the sum of squares."""
+    """The divisor of a norm, given the sum of squares."""
     if NORM == "l2":
         size = tl.maximum(tl.sqrt_rn(squares), EPS, propagate_nan=tl.PropagateNan.ALL)
     else:

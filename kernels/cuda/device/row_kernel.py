@@ -5,7 +5,7 @@ a function, a combination with another value, a function; or a copy. One program
 import triton
 import triton.language as tl
 
-from fused_mlp.kernels.cuda.device.functions import await_launch, finish, rounded, row_size
+from fused_mlp.kernels.cuda.device.functions import await_launch, field, finish, rounded, row_size
 
 
 @triton.jit
@@ -14,28 +14,17 @@ def row_kernel(
     z_ptr,
     b_ptr,
     y_ptr,
-    WIDTH: tl.constexpr,
     X_AT: tl.constexpr,
     X_ROW: tl.constexpr,
     X_ELEMENT: tl.constexpr,
-    Z_AT: tl.constexpr,
-    Z_ROW: tl.constexpr,
-    Z_ELEMENT: tl.constexpr,
-    Y_AT: tl.constexpr,
-    Y_ROW: tl.constexpr,
     BLOCK: tl.constexpr,
-    NORM: tl.constexpr,
-    EPS: tl.constexpr,
-    WEIGHT: tl.constexpr,
-    BIAS: tl.constexpr,
-    FUNCTION: tl.constexpr,
-    COMBINE: tl.constexpr,
-    SWAPPED: tl.constexpr,
-    THEN: tl.constexpr,
     OVERLAP: tl.constexpr,
+    END: tl.constexpr,
 ):
-    """x, z, y: WIDTH columns from *_AT on, in rows *_ROW apart; z is read where COMBINE is not empty. b: WIDTH weights
-    and as many biases. y may be x: no pass reads what an earlier one wrote."""
+    """x: the `out` columns of END, an `Epilogue`, from X_AT on, in rows X_ROW apart. b: so many weights and as many
+    biases. y may be x: no pass reads what an earlier one wrote."""
+    WIDTH: tl.constexpr = field(END, "out")
+    NORM: tl.constexpr = field(END, "norm")
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * X_ROW + X_AT
     lane = tl.arange(0, BLOCK)
@@ -43,7 +32,7 @@ def row_kernel(
     if NORM == "softmax" or NORM == "log_softmax":
         shift, size = _softmax_size(x_row, WIDTH, BLOCK, X_ELEMENT)
     elif NORM != "":
-        shift, size = _norm_size(x_row, WIDTH, BLOCK, X_ELEMENT, NORM, EPS)
+        shift, size = _norm_size(x_row, WIDTH, BLOCK, X_ELEMENT, NORM, field(END, "eps"))
     for start in range(0, WIDTH, BLOCK):
         at = start + lane
         inside = at < WIDTH
@@ -54,15 +43,17 @@ def row_kernel(
             x = x - shift - tl.log(size)
         elif NORM != "":
             x = (x - shift) / size
-        if WEIGHT:
+        if field(END, "weight"):
             x = x * tl.load(b_ptr + at, mask=inside, other=0.0)
-        if BIAS:
+        if field(END, "bias"):
             x = x + tl.load(b_ptr + WIDTH + at, mask=inside, other=0.0)
         z = x
-        if COMBINE != "":
-            z = rounded(tl.load(z_ptr + row * Z_ROW + Z_AT + at, mask=inside, other=0.0), Z_ELEMENT)
-        x = finish(x, z, FUNCTION, COMBINE, SWAPPED, THEN)
-        tl.store(y_ptr + row * Y_ROW + Y_AT + at, x.to(y_ptr.dtype.element_ty), mask=inside)
+        if field(END, "combine") != "":
+            z_row = z_ptr + row * field(END, "z_row") + field(END, "z_at")
+            z = rounded(tl.load(z_row + at, mask=inside, other=0.0), field(END, "z_element"))
+        x = finish(x, z, END)
+        y_row = y_ptr + row * field(END, "y_row") + field(END, "y_at")
+        tl.store(y_row + at, x.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -90,7 +81,7 @@ def _norm_size(
     NORM: tl.constexpr,
     EPS: tl.constexpr,
 ):
-    """What the norm subtracts and what it divides by."""
+    """The number that the norm subtracts, and its divisor."""
     lane = tl.arange(0, BLOCK)
     sums = tl.zeros((BLOCK,), tl.float32)
     if NORM == "layer":

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from fused_mlp.kernels.cuda.device.functions import await_launch
+from fused_mlp.kernels.cuda.device.functions import await_launch, field
 from fused_mlp.kernels.cuda.device.layer_kernel import add_products, end_product
 
 
@@ -40,19 +40,11 @@ def part_kernel(
     zero = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     start = part * PART
     await_launch(OVERLAP)
+    x_tile += start
+    w_tile += start
+    GATE_AT: tl.constexpr = N_PADDED * W_ROW
     up, gate = add_products(
-        zero,
-        zero,
-        x_tile + start,
-        w_tile + start,
-        live,
-        0,
-        PART,
-        IN - start,
-        BLOCK_K,
-        N_PADDED * W_ROW,
-        GATED,
-        PRECISION,
+        zero, zero, x_tile, w_tile, live, 0, PART, IN - start, BLOCK_K, GATE_AT, GATED, PRECISION
     )
     HALVES: tl.constexpr = 2 if GATED else 1
     at = sums_ptr + (row[:, None] * PARTS + part) * (HALVES * N_PADDED) + n[None, :]
@@ -68,65 +60,25 @@ def join_kernel(
     b_ptr,
     y_ptr,
     rows,
-    N_PADDED: tl.constexpr,
-    OUT: tl.constexpr,
-    Z_AT: tl.constexpr,
-    Z_ROW: tl.constexpr,
-    Z_ELEMENT: tl.constexpr,
-    Y_AT: tl.constexpr,
-    Y_ROW: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    GATE: tl.constexpr,
-    FUNCTION: tl.constexpr,
-    COMBINE: tl.constexpr,
-    SWAPPED: tl.constexpr,
-    THEN: tl.constexpr,
-    NORM: tl.constexpr,
-    EPS: tl.constexpr,
-    WEIGHT: tl.constexpr,
-    BIAS: tl.constexpr,
-    LAST: tl.constexpr,
     OVERLAP: tl.constexpr,
+    END: tl.constexpr,
     PARTS: tl.constexpr,
 ):
     """The sums of `part_kernel` added up in the order of `layer_kernel`, then its epilogue."""
     row = tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     live = row < rows
-    HALVES: tl.constexpr = 1 if GATE is None else 2
-    at = sums_ptr + row[:, None] * (PARTS * HALVES * N_PADDED) + n[None, :]
+    PADDED: tl.constexpr = field(END, "padded")
+    GATED: tl.constexpr = field(END, "gated")
+    HALVES: tl.constexpr = 2 if GATED else 1
+    at = sums_ptr + row[:, None] * (PARTS * HALVES * PADDED) + n[None, :]
     up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     await_launch(OVERLAP)
     for part in range(PARTS):
-        up += tl.load(at + part * (HALVES * N_PADDED), mask=live[:, None], other=0.0)
-        if GATE is not None:
-            gate += tl.load(at + part * (HALVES * N_PADDED) + N_PADDED, mask=live[:, None], other=0.0)
-    end_product(
-        up,
-        gate,
-        row,
-        n,
-        live,
-        z_ptr,
-        b_ptr,
-        y_ptr,
-        N_PADDED,
-        OUT,
-        Z_AT,
-        Z_ROW,
-        Z_ELEMENT,
-        Y_AT,
-        Y_ROW,
-        GATE,
-        FUNCTION,
-        COMBINE,
-        SWAPPED,
-        THEN,
-        NORM,
-        EPS,
-        WEIGHT,
-        BIAS,
-        LAST,
-    )
+        up += tl.load(at + part * (HALVES * PADDED), mask=live[:, None], other=0.0)
+        if GATED:
+            gate += tl.load(at + part * (HALVES * PADDED) + PADDED, mask=live[:, None], other=0.0)
+    end_product(up, gate, row, n, live, z_ptr, b_ptr, y_ptr, END)

@@ -7,9 +7,9 @@ the row times a zero weight is NaN, in the padding and from there in the whole r
 import triton
 import triton.language as tl
 
-from fused_mlp.kernels.cuda.device.functions import apply, finish, normalize
+from fused_mlp.kernels.cuda.device.functions import apply, field, finish, normalize
 
-# What the kernel asks of a `whole_steps.WholeStep` as it is compiled.
+# The kernel asks these of a `whole_steps.WholeStep` as it is compiled.
 
 
 @triton.constexpr_function
@@ -20,11 +20,6 @@ def count(items):
 @triton.constexpr_function
 def item(items, i):
     return items[i]
-
-
-@triton.constexpr_function
-def field(STEP, name):
-    return getattr(STEP, name)
 
 
 @triton.constexpr_function
@@ -92,93 +87,57 @@ def _weight_tile(w, n, k, ROW: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def _sum(
-    acc,
-    x_rows,
-    w,
-    live,
-    n,
-    start,
-    stop,
-    ROW: tl.constexpr,
-    IN: tl.constexpr,
-    N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+def _sum(acc, x_rows, w, live, n, start, stop, ROW: tl.constexpr, N: tl.constexpr, SIZES: tl.constexpr):
     """acc with the products of inputs start to stop added, in order."""
+    BLOCK_K: tl.constexpr = field(SIZES, "block_k")
     for k in range(start, stop, BLOCK_K):
         columns = k + tl.arange(0, BLOCK_K)
         x = tl.load(
-            x_rows[:, None] + columns[None, :], mask=live[:, None] & (columns < IN)[None, :], other=0.0
+            x_rows[:, None] + columns[None, :],
+            mask=live[:, None] & (columns < field(SIZES, "inputs"))[None, :],
+            other=0.0,
         )
         weights = _weight_tile(w, n, k, ROW, N, BLOCK_K)
-        acc = tl.dot(x.to(w.dtype.element_ty), weights, acc, input_precision=PRECISION)
+        acc = tl.dot(x.to(w.dtype.element_ty), weights, acc, input_precision=field(SIZES, "precision"))
     return acc
 
 
 @triton.jit
-def _project(
-    x_rows,
-    w,
-    live,
-    h,
-    n,
-    ROW: tl.constexpr,
-    IN: tl.constexpr,
-    N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PART: tl.constexpr,
-):
+def _project(x_rows, w, live, h, n, ROW: tl.constexpr, N: tl.constexpr, SIZES: tl.constexpr):
     """N columns of a product, before bias: of the tiles h; or, where there are none, of the input, in a loop over K,
     in parts of PART (see `plans.SUM_PART`), since the input may be wider than what fits."""
-    acc = tl.zeros((BLOCK_M, N), tl.float32)
+    IN: tl.constexpr = field(SIZES, "inputs")
+    PART: tl.constexpr = field(SIZES, "part")
+    CHUNK: tl.constexpr = field(SIZES, "chunk")
+    acc = tl.zeros((field(SIZES, "block_m"), N), tl.float32)
     if len(h) == 0:
         if IN <= PART:
-            acc = _sum(acc, x_rows, w, live, n, 0, IN, ROW, IN, N, BLOCK_K, PRECISION)
+            acc = _sum(acc, x_rows, w, live, n, 0, IN, ROW, N, SIZES)
         else:
             for part in range(0, IN, PART):
-                zero = tl.zeros((BLOCK_M, N), tl.float32)
+                zero = tl.zeros((field(SIZES, "block_m"), N), tl.float32)
                 stop = tl.minimum(part + PART, IN)
-                acc += _sum(zero, x_rows, w, live, n, part, stop, ROW, IN, N, BLOCK_K, PRECISION)
+                acc += _sum(zero, x_rows, w, live, n, part, stop, ROW, N, SIZES)
     else:
         for i in tl.static_range(len(h)):
             weights = _weight_tile(w, n, i * CHUNK, ROW, N, CHUNK)
-            acc = tl.dot(h[i], weights, acc, input_precision=PRECISION)
+            acc = tl.dot(h[i], weights, acc, input_precision=field(SIZES, "precision"))
     return acc
 
 
 @triton.jit
-def _gated_product(
-    x_rows,
-    w,
-    b,
-    live,
-    h,
-    n,
-    STEP: tl.constexpr,
-    IN: tl.constexpr,
-    N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PART: tl.constexpr,
-):
+def _gated_product(x_rows, w, b, live, h, n, STEP: tl.constexpr, N: tl.constexpr, SIZES: tl.constexpr):
     """N columns with their bias and, if there is one, their gate."""
     ROW: tl.constexpr = field(STEP, "k")
     ROWS: tl.constexpr = field(STEP, "n")
     lane = tl.arange(0, N)
     w += field(STEP, "weights")
     b += field(STEP, "vectors")
-    up = _project(x_rows, w, live, h, n, ROW, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART)
+    up = _project(x_rows, w, live, h, n, ROW, N, SIZES)
     up += tl.load(b + n + lane)[None, :]
     if field(STEP, "gate") is not None:
         w += ROWS * ROW
-        gate = _project(x_rows, w, live, h, n, ROW, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART)
+        gate = _project(x_rows, w, live, h, n, ROW, N, SIZES)
         gate += tl.load(b + ROWS + n + lane)[None, :]
         up = apply(gate, field(STEP, "gate")) * up
     return up
@@ -190,29 +149,16 @@ def _finish(x, z, STEP: tl.constexpr):
     other = x
     if len(z) > 0:
         other = z[0].to(tl.float32)
-    FUNCTION: tl.constexpr = field(STEP, "function")
-    return finish(x, other, FUNCTION, field(STEP, "combine"), field(STEP, "swapped"), field(STEP, "then"))
+    return finish(x, other, STEP)
 
 
 @triton.jit
-def _product(
-    x_rows,
-    w,
-    b,
-    live,
-    h,
-    z,
-    STEP: tl.constexpr,
-    IN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PART: tl.constexpr,
-):
+def _product(x_rows, w, b, live, h, z, STEP: tl.constexpr, SIZES: tl.constexpr):
     """A product into tiles, or several alike. (The loop over tiles and layers runs at run time: unrolled, ptxas holds
     every tile at once and spills; and only in a loop does Triton copy the next weights ahead.)"""
     dtype = w.dtype.element_ty
+    BLOCK_M: tl.constexpr = field(SIZES, "block_m")
+    CHUNK: tl.constexpr = field(SIZES, "chunk")
     TILES: tl.constexpr = tile_count(STEP)
     LAYERS: tl.constexpr = field(STEP, "layers")
     LAYER_ROWS: tl.constexpr = field(STEP, "n") * (1 if field(STEP, "gate") is None else 2)
@@ -222,9 +168,7 @@ def _product(
     for s in range(LAYERS * TILES):
         j = s % TILES
         n = (s // TILES) * LAYER_ROWS + j * CHUNK
-        up = _gated_product(
-            x_rows, w, b, live, h, n, STEP, IN, CHUNK, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART
-        )
+        up = _gated_product(x_rows, w, b, live, h, n, STEP, CHUNK, SIZES)
         g = _with_tile(g, j, _finish(up, _tile_at(z, j), STEP).to(dtype))
         if LAYERS > 1:
             read = h
@@ -281,31 +225,18 @@ def _store(h, y_rows, live, STEP: tl.constexpr, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def _stream(
-    x_rows,
-    w,
-    b,
-    y_rows,
-    live,
-    h,
-    STEP: tl.constexpr,
-    IN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PART: tl.constexpr,
-):
+def _stream(x_rows, w, b, y_rows, live, h, STEP: tl.constexpr, SIZES: tl.constexpr):
     """A product into the results: a loop over N, since the output may be wider than what fits."""
     OUT: tl.constexpr = columns_in(STEP, 0)
     N: tl.constexpr = field(STEP, "block")
     NORM: tl.constexpr = field(STEP, "norm")
+    BLOCK_M: tl.constexpr = field(SIZES, "block_m")
     y_rows += column_of(STEP, 0)
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     for n in range(0, OUT, N):
         columns = n + tl.arange(0, N)
-        y = _gated_product(x_rows, w, b, live, h, n, STEP, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART)
+        y = _gated_product(x_rows, w, b, live, h, n, STEP, N, SIZES)
         y = apply(y, field(STEP, "function"))
         inside = live[:, None] & (columns < OUT)[None, :]
         if NORM != "" and OUT <= N:
@@ -334,35 +265,21 @@ def _stream(
 
 
 @triton.jit(do_not_specialize=["rows"])  # one binary for every batch size
-def whole_kernel(
-    x_ptr,
-    w_ptr,
-    b_ptr,
-    y_ptr,
-    rows,
-    IN: tl.constexpr,
-    OUT: tl.constexpr,
-    STEPS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PART: tl.constexpr,
-):
-    """x: (rows, IN) float32, y: (rows, OUT) float32. w and b: as `packing.pack_whole` lays them out. STEPS: those of
-    `whole_steps`, unrolled; a value is a tuple of tiles."""
+def whole_kernel(x_ptr, w_ptr, b_ptr, y_ptr, rows, STEPS: tl.constexpr, SIZES: tl.constexpr):
+    """x: (rows, inputs) float32, y: (rows, outputs) float32. w and b: as `packing.pack_whole` lays them out. STEPS:
+    those of `whole_steps`, unrolled; a value is a tuple of tiles."""
+    BLOCK_M: tl.constexpr = field(SIZES, "block_m")
+    CHUNK: tl.constexpr = field(SIZES, "chunk")
     row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     live = row < rows
-    x_rows = x_ptr + row * IN
-    y_rows = y_ptr + row * OUT
+    x_rows = x_ptr + row * field(SIZES, "inputs")
+    y_rows = y_ptr + row * field(SIZES, "outputs")
     values = ()
     for i in tl.static_range(count(STEPS)):
         h = _gather(values, field(item(STEPS, i), "source"))
         z = _gather(values, field(item(STEPS, i), "other"))
         if field(item(STEPS, i), "kind") == "product":
-            h = _product(
-                x_rows, w_ptr, b_ptr, live, h, z, item(STEPS, i), IN, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART
-            )
+            h = _product(x_rows, w_ptr, b_ptr, live, h, z, item(STEPS, i), SIZES)
         elif field(item(STEPS, i), "kind") == "row":
             h = _row_pass(h, z, b_ptr, w_ptr.dtype.element_ty, item(STEPS, i), CHUNK)
         elif field(item(STEPS, i), "kind") == "load":
@@ -370,19 +287,5 @@ def whole_kernel(
         elif field(item(STEPS, i), "kind") == "store":
             _store(h, y_rows, live, item(STEPS, i), CHUNK)
         else:
-            _stream(
-                x_rows,
-                w_ptr,
-                b_ptr,
-                y_rows,
-                live,
-                h,
-                item(STEPS, i),
-                IN,
-                BLOCK_M,
-                BLOCK_K,
-                CHUNK,
-                PRECISION,
-                PART,
-            )
+            _stream(x_rows, w_ptr, b_ptr, y_rows, live, h, item(STEPS, i), SIZES)
         values = values + (h,)

@@ -23,7 +23,7 @@ from fused_mlp.kernels.cuda.planning.whole_steps import pad
 from fused_mlp.kernels.cuda.running.program import Allocate
 from fused_mlp.models import Mlp, MlpSpec
 from fused_mlp.models.importers.torch.tensors import to_tensor
-from fused_mlp.models.spec import Elementwise, Linear
+from fused_mlp.models.program.spec import Elementwise, Linear
 
 
 def unsuitable(spec: MlpSpec) -> str | None:

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage
 from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.spec import INPUT, Concat, Slice
+from fused_mlp.models.program.spec import INPUT, Concat, Slice
 
 Reference = tuple[str, int]  # a value, and one of its tiles
 

@@ -14,6 +14,8 @@ from fused_mlp.kernels.cuda.planning.plans import (
     MANY,
     SPLIT_ROWS,
     LaunchPlan,
+    epilogue_of,
+    gather_plan,
     layered_launches,
     whole_plan,
 )
@@ -21,8 +23,9 @@ from fused_mlp.kernels.cuda.planning.splitting import is_split, split, sums_of_r
 from fused_mlp.kernels.cuda.planning.stages import RowPass
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.fusion import Product
+from fused_mlp.kernels.lookups import Lookups, lookups_of
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.spec import Gated, Linear
+from fused_mlp.models.program.spec import Gated, Linear
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Scratch:
 
     row: int
     element: str
-    most_rows: int = MANY
+    max_rows: int = MANY
 
 
 @dataclass(frozen=True)
@@ -82,15 +85,34 @@ class ForwardPlan:
     launches: tuple[Launch, ...]
     tensors: tuple[Matrices | Vectors, ...] = ()
     scratch: tuple[Scratch, ...] = ()
+    lookups: Lookups | None = None  # its tables, and what is read of them, come after the other tensors
 
     @property
-    def most_launches(self) -> int:
-        """Of a batch."""
+    def max_launches(self) -> int:
+        """The largest number of launches that a batch takes."""
         return max(sum(each.plan.grid(rows) > 0 for each in self.launches) for rows in (1, MANY))
 
 
 def plan_forward(spec: MlpSpec, tile: Tile) -> ForwardPlan:
+    lookups = lookups_of(spec)
+    if lookups is not None:
+        return _with_lookups(spec, lookups, plan_forward(lookups.rest, tile))
     return _whole(spec, tile) if tile.strategy == "whole" else _layered(spec, tile)
+
+
+def _with_lookups(spec: MlpSpec, lookups: Lookups, rest: ForwardPlan) -> ForwardPlan:
+    """The rest reads the dense rows where it would read the input."""
+    dense = Argument("buffer", SCRATCH + len(rest.scratch))
+    count = 2 if rest.tile.strategy == "whole" else len(rest.tensors)
+    tables, parts = Argument("tensor", count), Argument("tensor", count + 1)
+    gather = Launch(gather_plan(spec, lookups), (Argument("buffer", X), tables, parts, dense))
+    instead = {Argument("buffer", X): dense}
+    launches = [
+        replace(each, arguments=tuple(instead.get(argument, argument) for argument in each.arguments))
+        for each in rest.launches
+    ]
+    scratch = (*rest.scratch, Scratch(lookups.rest.in_features, "fp32"))
+    return replace(rest, launches=(gather, *launches), scratch=scratch, lookups=lookups)
 
 
 def _whole(spec: MlpSpec, tile: Tile) -> ForwardPlan:
@@ -124,8 +146,7 @@ def _layered(spec: MlpSpec, tile: Tile) -> ForwardPlan:
             add(each.plan, source, other, Argument("tensor", len(tensors) - 1), target)
             continue
         step = each.stage.step
-        n, k = each.plan.constants["N_PADDED"], each.plan.constants["W_ROW"]
-        assert isinstance(n, int)
+        n, k = epilogue_of(each.plan).padded, each.plan.constants["W_ROW"]
         assert isinstance(k, int)
         if step.prefix not in matrices:
             matrices[step.prefix] = len(tensors)

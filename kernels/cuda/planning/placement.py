@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, stages_of
 from fused_mlp.kernels.fusion import Product, count_uses
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.spec import INPUT, Concat, Slice
+from fused_mlp.models.program.spec import INPUT, Concat, Slice
 
 X, Y, SCRATCH = 0, 1, 2  # buffers: the input, the results, and from here on those between
 _RESULTS = ""  # the root of values in the results; the roots of all others are names of values

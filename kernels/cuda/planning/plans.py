@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each strategy launches, as data: kernel, compile-time constants, pointer types, grid. `forward` makes a forward
-pass of it; the ahead-of-time check reads it too, so that what is checked is what runs. Imports no triton."""
+"""The launches of each strategy, as data: kernel, compile-time constants, pointer types, grid. `forward` makes a
+forward pass of them. The ahead-of-time check reads them too: it checks the launches that run. Imports no triton."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, stages_of
 from fused_mlp.kernels.cuda.planning.tiles import FLOAT32, Precision, Tile
 from fused_mlp.kernels.cuda.planning.whole_steps import norm_name, pad, plan_whole
 from fused_mlp.kernels.fusion import Product, join
-from fused_mlp.models import MlpSpec
-from fused_mlp.models.formula import parse
-from fused_mlp.models.spec import Gated, Norm
+from fused_mlp.kernels.lookups import Lookups
+from fused_mlp.models import Dtype, MlpSpec
+from fused_mlp.models.program.formula import Formula, parse
+from fused_mlp.models.program.spec import Gated, Norm
+from fused_mlp.models.weights.quantization import Precision as Kept
 
-KernelName = Literal["whole", "layer", "row", "part", "join"]
+KernelName = Literal["gather", "whole", "layer", "row", "part", "join"]
 ELEMENT_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 ROW_BLOCK = 1024
@@ -42,8 +44,50 @@ _IDENTITY = parse("x")
 
 
 @dataclass(frozen=True)
+class Epilogue:
+    """The end of a product, or a whole pass over rows; the kernels ask for it while they are compiled. `out` columns,
+    `padded` in the weights. z is combined with them, y is the result; their rows are *_row elements apart. `last`
+    follows the norm of a product; a pass has its norm first."""
+
+    out: int
+    padded: int = 0
+    z_at: int = 0
+    z_row: int = 0
+    z_element: str = "fp32"
+    y_at: int = 0
+    y_row: int = 0
+    gate: Formula | None = None
+    function: Formula = _IDENTITY
+    combine: str = ""
+    swapped: bool = False
+    then: Formula = _IDENTITY
+    norm: str = ""
+    eps: float = 0.0
+    weight: bool = False
+    bias: bool = False
+    last: Formula = _IDENTITY
+
+    @property
+    def gated(self) -> bool:
+        return self.gate is not None
+
+
+@dataclass(frozen=True)
+class WholeSizes:
+    """The sizes that all steps of `whole` share; its kernel asks for them while it is compiled."""
+
+    inputs: int
+    outputs: int
+    chunk: int
+    block_m: int
+    block_k: int
+    precision: str
+    part: int
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
-    """One launch, for batches of `least_rows` to `most_rows`. `pointers` are the Triton element types of the tensors,
+    """One launch, for batches of `min_rows` to `max_rows`. `pointers` are the Triton element types of the tensors,
     in the order of the kernel's arguments. `dependent`: not the first, and waits itself for the one before it."""
 
     kernel: KernelName
@@ -54,8 +98,8 @@ class LaunchPlan:
     warps: int
     stages: int
     registers: tuple[int | None, ...] = LAYERED_REGISTERS
-    least_rows: int = 0
-    most_rows: int = MANY
+    min_rows: int = 0
+    max_rows: int = MANY
     dependent: bool = False
 
     @property
@@ -75,15 +119,48 @@ class LaunchPlan:
 
     def grid(self, rows: int) -> int:
         """How many programs; none for a batch that another launch is for."""
-        if not self.least_rows <= rows <= self.most_rows:
+        if not self.min_rows <= rows <= self.max_rows:
             return 0
         return -(-rows // self.block_m) * self.column_blocks
+
+
+GATHER_FIELDS = 8  # of each part, as `gather_kernel` reads them
+
+
+def gather_plan(spec: MlpSpec, lookups: Lookups) -> LaunchPlan:
+    """The launch before all others of a program with ids."""
+    widest = max(part.features for part in lookups.parts)
+    block = min(ROW_BLOCK, max(32, 1 << (widest - 1).bit_length()))
+    return LaunchPlan(
+        kernel="gather",
+        pointers=("fp32", ELEMENT_TYPES[spec.dtype], "i64", "fp32"),
+        constants={
+            "X_ROW": spec.in_features,
+            "Y_ROW": lookups.rest.in_features,
+            "PARTS": len(lookups.parts),
+            "FIELDS": GATHER_FIELDS,
+            "BLOCK": block,
+        },
+        block_m=1,
+        column_blocks=len(lookups.parts),
+        warps=min(4, block // 32),
+        stages=2,
+    )
 
 
 def precision_of(spec: MlpSpec, tf32: bool) -> Precision:
     if spec.dtype != "float32":
         return "half"
     return "tf32" if tf32 else "ieee"
+
+
+def dtype_on_gpu(spec: MlpSpec, precision: Kept, *, kept: bool) -> Dtype:
+    """The dtype in which a GPU runs weights in fewer bits: bfloat16, which tensor cores multiply and which has the
+    range of float32. `kept`: some matrices stay in float32, because fewer bits cost too much; a bfloat16 version must
+    not lose them here either."""
+    if spec.dtype != "float32" or precision == "float32" or (precision == "bfloat16" and kept):
+        return spec.dtype
+    return "bfloat16"
 
 
 def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
@@ -93,13 +170,10 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
         kernel="whole",
         pointers=("fp32", element, "fp32", "fp32"),
         constants={
-            "IN": spec.in_features,
-            "OUT": spec.out_features,
             "STEPS": plan_whole(spec, tile).steps,
-            "CHUNK": tile.chunk,
-            "BLOCK_M": tile.block_m,
-            "BLOCK_K": tile.block_k,
-            **_sums(tile),
+            "SIZES": WholeSizes(
+                spec.in_features, spec.out_features, tile.chunk, tile.block_m, tile.block_k, *_sums(tile)
+            ),
         },
         block_m=tile.block_m,
         column_blocks=1,
@@ -169,28 +243,27 @@ def _product_plan(
     assert isinstance(product, Product)
     element = pointers[2]
     out = product.step.out_features
-    n_padded = pad(out, tile.block_n)
+    n_padded, (precision, part) = pad(out, tile.block_n), _sums(tile)
     return LaunchPlan(
         kernel="layer",
         pointers=pointers,
         constants={
             "IN": width,
-            **_at("X", task.source),
+            "X_AT": task.source.column,
+            "X_ROW": task.source.row,
             "W_ROW": pad(width, SUM_PART if tile.split and width > SUM_PART else tile.block_k),
-            "N_PADDED": n_padded,
-            "OUT": out,
-            **_at("Z", task.other),
-            "Z_ELEMENT": _rounding(task.other, element),
-            **_at("Y", task.target),
             "BLOCK_M": tile.block_m,
             "BLOCK_N": tile.block_n,
             "BLOCK_K": tile.block_k,
-            "GATE": product.step.formula if isinstance(product.step, Gated) else None,
-            **_epilogue(product),
-            **_normalization(tail),
-            "LAST": _IDENTITY if tail is None else tail.function,
-            **_sums(tile),
+            "PRECISION": precision,
+            "PART": part,
             "OVERLAP": True,
+            "END": replace(
+                _epilogue(task, tail, out, element),
+                padded=n_padded,
+                gate=product.step.formula if isinstance(product.step, Gated) else None,
+                last=_IDENTITY if tail is None else tail.function,
+            ),
         },
         block_m=tile.block_m,
         column_blocks=n_padded // tile.block_n,
@@ -207,29 +280,18 @@ def _row_plan(task: Task, width: int, element: str, pointers: tuple[str, ...]) -
         kernel="row",
         pointers=pointers,
         constants={
-            "WIDTH": width,
-            **_at("X", task.source),
+            "X_AT": task.source.column,
+            "X_ROW": task.source.row,
             "X_ELEMENT": _rounding(task.source, element),
-            **_at("Z", task.other),
-            "Z_ELEMENT": _rounding(task.other, element),
-            **_at("Y", task.target),
             "BLOCK": block,
-            **_normalization(row),
-            **_epilogue(row),
             "OVERLAP": True,
+            "END": _epilogue(task, row, width, element),
         },
         block_m=1,
         column_blocks=1,
         warps=min(4, block // 32),
         stages=2,
     )
-
-
-def _at(letter: str, place: Place | None) -> dict[str, object]:
-    return {
-        f"{letter}_AT": 0 if place is None else place.column,
-        f"{letter}_ROW": 0 if place is None else place.row,
-    }
 
 
 def _pointer(place: Place, element: str) -> str:
@@ -241,29 +303,36 @@ def _rounding(place: Place | None, element: str) -> str:
     return element if place is not None and place.buffer == X else "fp32"
 
 
-def _epilogue(stage: Product | RowPass) -> dict[str, object]:
-    combined = stage.combined
-    return {
-        "FUNCTION": stage.function,
-        "COMBINE": "" if combined is None else combined.op,
-        "SWAPPED": combined is not None and combined.swapped,
-        "THEN": stage.then,
-    }
+def _epilogue(task: Task, row: RowPass | None, out: int, element: str) -> Epilogue:
+    """`row`: the pass that normalizes: the task's own, or the tail of its product."""
+    combined = task.stage.combined
+    normalized, scaled = (None, None) if row is None else (row.normalized, row.scaled)
+    return Epilogue(
+        out,
+        z_at=0 if task.other is None else task.other.column,
+        z_row=0 if task.other is None else task.other.row,
+        z_element=_rounding(task.other, element),
+        y_at=task.target.column,
+        y_row=task.target.row,
+        function=task.stage.function,
+        combine="" if combined is None else combined.op,
+        swapped=combined is not None and combined.swapped,
+        then=task.stage.then,
+        norm="" if normalized is None else norm_name(normalized),
+        eps=normalized.eps if isinstance(normalized, Norm) else 0.0,
+        weight=scaled is not None and scaled.weight,
+        bias=scaled is not None and scaled.bias,
+    )
 
 
-def _normalization(row: RowPass | None) -> dict[str, object]:
-    normalized = None if row is None else row.normalized
-    scaled = None if row is None else row.scaled
-    return {
-        "NORM": "" if normalized is None else norm_name(normalized),
-        "EPS": normalized.eps if isinstance(normalized, Norm) else 0.0,
-        "WEIGHT": scaled is not None and scaled.weight,
-        "BIAS": scaled is not None and scaled.bias,
-    }
+def epilogue_of(plan: LaunchPlan) -> Epilogue:
+    """The epilogue of a product or of a pass over rows."""
+    end = plan.constants["END"]
+    assert isinstance(end, Epilogue)
+    return end
 
 
-def _sums(tile: Tile) -> dict[str, object]:
-    return {
-        "PRECISION": "ieee" if tile.precision == "half" else tile.precision,
-        "PART": SUM_PART if tile.precision in FLOAT32 or tile.split else sys.maxsize,
-    }
+def _sums(tile: Tile) -> tuple[str, int]:
+    """How products are multiplied, and in parts of how many inputs they are summed."""
+    precision = "ieee" if tile.precision == "half" else tile.precision
+    return precision, SUM_PART if tile.precision in FLOAT32 or tile.split else sys.maxsize

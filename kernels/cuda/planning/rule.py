@@ -11,6 +11,7 @@ from fused_mlp.kernels.cuda.planning.stages import RowPass, stages_of
 from fused_mlp.kernels.cuda.planning.tiles import Tile, select_tiles
 from fused_mlp.kernels.cuda.planning.whole_steps import fits, plan_whole
 from fused_mlp.kernels.fusion import Product
+from fused_mlp.kernels.lookups import lookups_of
 from fused_mlp.models import MlpSpec
 
 KIB = 1024
@@ -30,6 +31,7 @@ LARGE_BATCH_ROWS = 1024
 def tile_by_rule(spec: MlpSpec, architecture: Architecture, rows: int, tf32: bool = False) -> Tile:
     """One launch while the weights are small enough for one multiprocessor to read; else layer by layer.
     Small blocks of rows for small batches, large ones from LARGE_BATCH_ROWS up."""
+    spec = _dense(spec)
     precision = precision_of(spec, tf32)
     tiles = [
         tile
@@ -43,6 +45,7 @@ def tile_by_rule(spec: MlpSpec, architecture: Architecture, rows: int, tf32: boo
 
 def candidate_tiles(spec: MlpSpec, architecture: Architecture, tf32: bool = False) -> list[Tile]:
     """Every row of the table that can run the model, `whole` first, smallest blocks first."""
+    spec = _dense(spec)
     stages = stages_of(spec)
     products = [stage.step for stage in stages if isinstance(stage, Product)]
     passes = sum(isinstance(stage, RowPass) for stage in stages)
@@ -56,6 +59,12 @@ def candidate_tiles(spec: MlpSpec, architecture: Architecture, tf32: bool = Fals
             for step in products
         ),
     )
+
+
+def _dense(spec: MlpSpec) -> MlpSpec:
+    """The program that runs after the lookups."""
+    lookups = lookups_of(spec)
+    return spec if lookups is None else lookups.rest
 
 
 def _suits_whole(spec: MlpSpec, tile: Tile) -> bool:

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fused_mlp.kernels.cuda.planning.plans import SPLIT_COLUMN_BLOCKS, SPLIT_ROWS, SUM_PART, LaunchPlan
+from fused_mlp.kernels.cuda.planning.plans import (
+    SPLIT_COLUMN_BLOCKS,
+    SPLIT_ROWS,
+    SUM_PART,
+    LaunchPlan,
+    epilogue_of,
+)
 
-_NOT_OF_JOIN = ("IN", "X_AT", "X_ROW", "W_ROW", "BLOCK_K", "PRECISION", "PART")
-_OF_PARTS = (*_NOT_OF_JOIN, "N_PADDED", "BLOCK_M", "BLOCK_N", "OVERLAP")
+_OF_JOIN = ("BLOCK_M", "BLOCK_N", "OVERLAP", "END")
 
 
 def is_split(width: int, column_blocks: int) -> bool:
@@ -18,26 +23,26 @@ def is_split(width: int, column_blocks: int) -> bool:
 
 
 def split(plan: LaunchPlan) -> tuple[LaunchPlan, LaunchPlan, LaunchPlan]:
-    """What a product of `layered` becomes: as it was for larger batches; its parts, and their sum."""
+    """Splits a product of `layered`: (the launch for larger batches, the parts, their sum)."""
     x, z, weights, vectors, y = plan.pointers
-    constants, parts, gated = plan.constants, count_parts(plan), plan.constants["GATE"] is not None
+    constants, parts, end = dict(plan.constants), count_parts(plan), epilogue_of(plan)
     part = replace(
         plan,
         kernel="part",
         pointers=(x, weights, "fp32"),
-        constants={name: constants[name] for name in _OF_PARTS} | {"GATED": gated, "PARTS": parts},
+        constants={name: value for name, value in constants.items() if name != "END"}
+        | {"N_PADDED": end.padded, "GATED": end.gated, "PARTS": parts},
         column_blocks=plan.column_blocks * parts,
-        most_rows=SPLIT_ROWS,
+        max_rows=SPLIT_ROWS,
     )
     join = replace(
         plan,
         kernel="join",
         pointers=("fp32", z, vectors, y),
-        constants={name: value for name, value in constants.items() if name not in _NOT_OF_JOIN}
-        | {"PARTS": parts},
-        most_rows=SPLIT_ROWS,
+        constants={name: constants[name] for name in _OF_JOIN} | {"PARTS": parts},
+        max_rows=SPLIT_ROWS,
     )
-    return replace(plan, least_rows=SPLIT_ROWS + 1), part, join
+    return replace(plan, min_rows=SPLIT_ROWS + 1), part, join
 
 
 def count_parts(plan: LaunchPlan) -> int:
@@ -48,6 +53,5 @@ def count_parts(plan: LaunchPlan) -> int:
 
 def sums_of_row(plan: LaunchPlan) -> int:
     """Elements of a row of the sums between the two launches, in float32."""
-    padded = plan.constants["N_PADDED"]
-    assert isinstance(padded, int)
-    return count_parts(plan) * padded * (1 if plan.constants["GATE"] is None else 2)
+    end = epilogue_of(plan)
+    return count_parts(plan) * end.padded * (1 + end.gated)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from fused_mlp.kernels.fusion import Combined, FusedStep, Product, compose, fuse, join
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.formula import Formula, parse
-from fused_mlp.models.spec import Affine, Combine, Concat, Elementwise, Norm, Slice, Softmax
+from fused_mlp.models.program.formula import Formula, parse
+from fused_mlp.models.program.spec import Affine, Combine, Concat, Elementwise, Norm, Slice, Softmax
 
 _IDENTITY = parse("x")
 
@@ -29,11 +29,6 @@ class RowPass:
     @property
     def sources(self) -> tuple[str, ...]:
         return (self.source,) if self.combined is None else (self.source, self.combined.other)
-
-    @property
-    def reads_whole_rows(self) -> bool:
-        """Whether a value depends on the others of its row."""
-        return self.normalized is not None
 
 
 Stage = Product | RowPass | Concat | Slice

@@ -67,7 +67,7 @@ class Tile:
 
     @property
     def staged_bytes(self) -> int:
-        """What the pipeline of the inner loop keeps in shared memory at least; the compiler's own figure,
+        """The least shared memory that the pipeline of the inner loop takes; the compiler's own figure,
         which the check reads, is higher for gated layers."""
         element = 2 if self.precision == "half" else 4
         held = max(self.stages - 1, 1)

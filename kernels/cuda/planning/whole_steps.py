@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `whole` runs: a program as a list of steps on tiles, with the place of every tensor in the two that it reads.
+"""The plan of `whole`: a program as a list of steps on tiles, with the place of every tensor in the two that it reads.
 The kernel is compiled for it, packing follows it, and the rule asks it whether a program fits. Data only."""
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, stages_of
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.fusion import Product, count_uses
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.formula import Formula, parse
-from fused_mlp.models.spec import INPUT, Affine, Gated, Linear, Norm, Softmax
+from fused_mlp.models.program.formula import Formula, parse
+from fused_mlp.models.program.spec import INPUT, Affine, Gated, Linear, Norm, Softmax
 
-MOST_LOOPED_TILES = 2
+MAX_LOOPED_TILES = 2
 Kind = Literal["load", "product", "stream", "row", "store"]
 _IDENTITY = parse("x")
 
@@ -200,7 +200,7 @@ class _Planner:
         before, number = self.steps[-1] if self.steps else None, len(self.steps) - 1
         if before is None or not before.source or step.combine or self.uses[stage.step.input] != 1:
             return False
-        if len(step.counts) > MOST_LOOPED_TILES:
+        if len(step.counts) > MAX_LOOPED_TILES:
             return False
         alike = replace(
             step, source=before.source, weights=before.weights, vectors=before.vectors, layers=before.layers

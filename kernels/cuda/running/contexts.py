@@ -21,8 +21,8 @@ from fused_mlp.models import MlpSpec
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024)
 # A larger batch is launched directly, in parts, of which the copies of one run beside the launches of another. Few and
 # large: a launch of 1024 rows does not fill a GPU. Their buffers are made with the first such batch.
-MOST_ROWS = 8192
-MOST_BYTES = 64 << 20  # of inputs or of results
+MAX_ROWS = 8192
+MAX_BYTES = 64 << 20  # of inputs or of results
 ROWS_TOGETHER = 128  # of the largest tile
 
 
@@ -107,7 +107,7 @@ class LaunchContext:
 
     @property
     def memory_bytes(self) -> int:
-        """Of its buffers on the device."""
+        """The size of its buffers on the device."""
         return sum(lane.memory_bytes for lane in (self._lane, *self._large))
 
     def bucket(self, rows: int) -> int:
@@ -160,7 +160,7 @@ class LaunchContext:
         if not self.program.any_rows:
             return self.buckets[-1]
         widest = 4 * max(self._spec.in_features, self._spec.out_features)
-        most = max(self.buckets[-1], min(MOST_ROWS, MOST_BYTES // widest))
+        most = max(self.buckets[-1], min(MAX_ROWS, MAX_BYTES // widest))
         count = max(2, -(-rows // most))
         together = -(-rows // (count * ROWS_TOGETHER)) * ROWS_TOGETHER
         return min(together, most)

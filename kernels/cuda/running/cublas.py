@@ -7,15 +7,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fused_mlp.kernels.cuda.planning.launch_counts import function_launches, norm_launches
+from fused_mlp.kernels.cuda.planning.launch_counts import function_launches, step_launches
 from fused_mlp.kernels.cuda.running.program import Allocate
 from fused_mlp.kernels.fusion import FusedStep, Product, fuse
+from fused_mlp.kernels.lookups import Lookups, Part, lookups_of
 from fused_mlp.models import Mlp
-from fused_mlp.models.formula import Formula
 from fused_mlp.models.importers.torch.formulas import FUNCTIONS
-from fused_mlp.models.importers.torch.modules import function_module, normalize
+from fused_mlp.models.importers.torch.modules import function_module
+from fused_mlp.models.importers.torch.steps import bag, compute, ids_of
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES, to_tensor
-from fused_mlp.models.spec import INPUT, Affine, Combine, Concat, Elementwise, Gated, Norm, Slice, Softmax
+from fused_mlp.models.program.formula import Formula
+from fused_mlp.models.program.spec import INPUT, Elementwise, Gated
 
 
 class CublasProgram:
@@ -26,6 +28,11 @@ class CublasProgram:
     any_rows = False  # it picks another algorithm, with another order of sums, for another number of rows
 
     def __init__(self, mlp: Mlp, device: torch.device) -> None:
+        self._gather = None
+        lookups = lookups_of(mlp.spec)
+        if lookups is not None:
+            self._gather = TorchGather(mlp, lookups, device)
+            mlp = lookups.rest_of(mlp)
         spec = mlp.spec
         self._outputs = [(output.value, spec.columns(output.name)) for output in spec.outputs]
         self._dtype = TORCH_DTYPES[spec.dtype]
@@ -43,17 +50,20 @@ class CublasProgram:
         # The copies to y, and the cast of x.
         self.launches = len(self._outputs) + (spec.dtype != "float32")
         self.launches += sum(_launches(step, device) for step in self._steps)
+        self.launches += 0 if self._gather is None else self._gather.launches
 
     @property
     def memory_bytes(self) -> int:
-        return sum(each.nbytes for pair in self._tensors.values() for each in pair if each is not None)
+        kept = sum(each.nbytes for pair in self._tensors.values() for each in pair if each is not None)
+        return kept + (0 if self._gather is None else self._gather.memory_bytes)
 
     def workspace(self, rows: int, allocate: Allocate) -> tuple[Tensor, ...]:
         return ()
 
     @torch.inference_mode()
     def enqueue(self, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]) -> None:
-        values = {INPUT: x[:rows].to(self._dtype)}
+        given = x[:rows] if self._gather is None else self._gather(x[:rows])
+        values = {INPUT: given.to(self._dtype)}
         for step, done in zip(self._steps, self._done, strict=True):
             values[step.name] = self._run(step, [values[source] for source in step.sources])
             for name in done:
@@ -61,29 +71,13 @@ class CublasProgram:
         for value, columns in self._outputs:
             y[:rows, columns].copy_(values[value])
 
-    def _run(self, step: FusedStep, sources: list[Tensor]) -> Tensor:  # noqa: PLR0911 - a table of steps
-        x = sources[0]
-        match step:
-            case Product():
-                return self._product(step, sources)
-            case Elementwise():
-                return _apply(step.formula, x)
-            case Norm():
-                weight, bias = self._tensors.get(step.prefix, (None, None))
-                return normalize(x, step.kind, step.eps, weight, bias)
-            case Affine():
-                weight, bias = self._tensors.get(step.prefix, (None, None))
-                x = x if weight is None else x * weight
-                return x if bias is None else x + bias
-            case Softmax():
-                return torch.softmax(x, -1) if step.op == "softmax" else torch.log_softmax(x, -1)
-            case Combine():
-                return _combine(step.op, *sources)
-            case Concat():
-                return torch.cat(sources, 1)
-            case Slice():
-                return x[:, step.start : step.stop]
-        raise AssertionError(step)  # a linear step is always a product
+    def _run(self, step: FusedStep, sources: list[Tensor]) -> Tensor:
+        if isinstance(step, Product):
+            return self._product(step, sources)
+        if isinstance(step, Elementwise):
+            return _apply(step.formula, sources[0])
+        weight, bias = self._tensors.get(step.prefix, (None, None))
+        return compute(step, sources, {"weight": weight, "bias": bias}.get)
 
     def _product(self, step: Product, sources: list[Tensor]) -> Tensor:
         x = sources[0]
@@ -104,6 +98,34 @@ class CublasProgram:
             pair = (sources[1], x) if step.combined.swapped else (x, sources[1])
             x = _combine(step.combined.op, *pair)
         return _apply(step.then, x)
+
+
+class TorchGather:
+    """The lookups of a program with torch's operators: a dense row of each record."""
+
+    def __init__(self, mlp: Mlp, lookups: Lookups, device: torch.device) -> None:
+        tensors = mlp.tensors()
+        self._tables = {name: to_tensor(tensors[name]).to(device) for name in lookups.tables}
+        self._parts = lookups.parts
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(table.nbytes for table in self._tables.values())
+
+    @property
+    def launches(self) -> int:
+        return 1 + sum(2 if part.table else 0 for part in self._parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cat([self._part(part, x) for part in self._parts], 1)
+
+    def _part(self, part: Part, x: Tensor) -> Tensor:
+        words = x[:, part.word : part.word + part.count]
+        if not part.table:
+            return words
+        factors = None if part.factors < 0 else x[:, part.factors : part.factors + part.count]
+        table = self._tables[part.table]
+        return bag(ids_of(words), table, part.mode, part.padding, factors, dtype=torch.float32)
 
 
 def _tensors(
@@ -150,18 +172,9 @@ def _in_epilogue(product: Product, device: torch.device) -> bool:
 
 
 def _launches(step: FusedStep, device: torch.device) -> int:
-    match step:
-        case Product():
-            count = 1 + function_launches(step.then) + (step.combined is not None)
-            if isinstance(step.step, Gated):
-                count += function_launches(step.step.formula) + 1
-            return count + (0 if _in_epilogue(step, device) else function_launches(step.function))
-        case Elementwise():
-            return function_launches(step.formula)
-        case Norm():
-            return norm_launches(step)
-        case Affine():
-            return step.weight + step.bias
-        case Slice():
-            return 0
-    return 1
+    if not isinstance(step, Product):
+        return step_launches(step)
+    count = 1 + function_launches(step.then) + (step.combined is not None)
+    if isinstance(step.step, Gated):
+        count += function_launches(step.step.formula) + 1
+    return count + (0 if _in_epilogue(step, device) else function_launches(step.function))

@@ -15,7 +15,7 @@ class _Memory(ctypes.Structure):
 
 
 def free_bytes() -> list[int]:
-    """Of each GPU that torch sees. By CUDA where NVML is not there, or does not know one of them (a MIG instance)."""
+    """Free bytes of each GPU that torch sees; by CUDA where NVML is missing or does not know one (a MIG instance)."""
     indices = range(torch.cuda.device_count())
     try:
         nvml = ctypes.CDLL(LIBRARY)

@@ -55,7 +55,7 @@ def open_device(ordinal: int) -> _cuda.Device:
 
 
 def count() -> int:
-    """Of the driver's GPUs, all of which it opens."""
+    """How many GPUs the driver has; opens all of them."""
     if unavailable():
         return 0
     for ordinal in itertools.count():
@@ -175,14 +175,14 @@ def hand_over(
         dependent = plan.overlaps(device.capability)
         kernels.append(_machine_code(binary, len(arguments), dependent))
         shape = (index, plan.block_m, plan.column_blocks, arguments)
-        launches.append((*shape, plan.least_rows, plan.most_rows, dependent))
+        launches.append((*shape, plan.min_rows, plan.max_rows, dependent))
     try:
         compiled = _cuda.Kernel(
             device,
             info.strategy,
             spec.in_features,
             spec.out_features,
-            [(each.row * ELEMENT_BYTES[each.element], each.most_rows) for each in forward.scratch],
+            [(each.row * ELEMENT_BYTES[each.element], each.max_rows) for each in forward.scratch],
             kernels,
             launches,
             LAUNCH_CONTEXTS,

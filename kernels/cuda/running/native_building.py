@@ -27,6 +27,7 @@ from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.kernels.errors import KernelError
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
+from fused_mlp.models.program.inputs import spread_ids
 
 if TYPE_CHECKING:
     from fused_mlp.kernels.cuda.running.triton_programs import TritonProgram
@@ -116,6 +117,7 @@ def check_invariance(kernel: native.NativeKernel) -> None:
     """A row's bits may not depend on the rows beside it: one call against calls of other sizes."""
     rows = sum(PROBE_ROWS)
     x = np.random.default_rng(1).standard_normal((rows, kernel.spec.in_features), dtype=np.float32)
+    spread_ids(kernel.spec.record, x)
     whole = np.empty((rows, kernel.spec.out_features), np.float32)
     kernel.run(x, whole)
     parts = np.empty_like(whole)

@@ -5,6 +5,8 @@ columns of activations: zero weights alone would turn an infinity into NaN."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -12,19 +14,45 @@ from fused_mlp.kernels.cuda.planning.columns import positions
 from fused_mlp.kernels.cuda.planning.forward import ForwardPlan, Matrices, Vectors
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.cuda.planning.whole_steps import plan_whole
+from fused_mlp.kernels.lookups import Lookups
 from fused_mlp.models import Mlp
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES, to_tensor
-from fused_mlp.models.spec import Gated, Linear
+from fused_mlp.models.program.spec import Gated, Linear
 
 
 def pack(mlp: Mlp, forward: ForwardPlan) -> list[Tensor]:
     """The tensors that the arguments of a forward pass number."""
+    if forward.lookups is not None:
+        rest = replace(forward, lookups=None)
+        return [*pack(forward.lookups.rest_of(mlp), rest), *_pack_lookups(mlp, forward.lookups)]
     if forward.tile.strategy == "whole":
         return list(_pack_whole(mlp, forward.tile))
     return [
         _pack_matrices(mlp, each) if isinstance(each, Matrices) else _pack_vectors(mlp, each)
         for each in forward.tensors
     ]
+
+
+_KINDS = {"sum": 1, "mean": 2, "max": 3}
+
+
+def _pack_lookups(mlp: Mlp, lookups: Lookups) -> tuple[Tensor, Tensor]:
+    """All tables end to end, and the parts in the order in which `gather_kernel` reads them."""
+    tensors, places, at = mlp.tensors(), {"": 0}, 0
+    for name in lookups.tables:
+        places[name] = at
+        at += tensors[name].size
+    tables = torch.empty(at, dtype=TORCH_DTYPES[mlp.spec.dtype])
+    for name in lookups.tables:
+        tables[places[name] :][: tensors[name].size] = to_tensor(tensors[name]).flatten()
+    numbers = [
+        (
+            _KINDS[each.mode] if each.table else 0,
+            each.word, each.count, each.features, each.column, each.padding, each.factors, places[each.table],
+        )
+        for each in lookups.parts
+    ]  # fmt: skip
+    return tables, torch.tensor(numbers, dtype=torch.int64)
 
 
 def _pack_matrices(mlp: Mlp, each: Matrices) -> Tensor:

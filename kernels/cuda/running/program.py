@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program is: a strategy bound to one model on one device. Imports no triton, so that `cublas` needs
+"""A program: a strategy bound to one model on one device. Imports no triton, so that `cublas` needs
 none."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Program(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """Of its weights on the device."""
+        """The size of its weights on the device."""
 
     def workspace(self, rows: int, allocate: Allocate) -> tuple[Tensor, ...]:
         """Buffers for up to that many rows; one set per launch context."""

@@ -61,7 +61,7 @@ class Runtime(Protocol):
         """Wait until buffers that were just made can be used on any stream."""
 
     def release(self) -> None:
-        """Give memory that nothing uses any more back to the device."""
+        """Return unused memory to the device."""
 
     def is_lost(self) -> bool:
         """Whether an error has made the device useless to this process until it ends."""

@@ -22,11 +22,12 @@ from fused_mlp.kernels.cuda.running.program import Program
 from fused_mlp.kernels.cuda.running.runtime import Runtime
 from fused_mlp.kernels.errors import KernelError
 from fused_mlp.kernels.selfcheck import check_against_float64
-from fused_mlp.models import Mlp
+from fused_mlp.models import Mlp, MlpSpec
+from fused_mlp.models.program.inputs import spread_ids
 
 # Distinct rows in the invariance probe: more than any tile has, so that each is seen at many positions.
 PROBE_ROWS = 193
-# What a candidate that changes a row's bits between buckets falls back to: one shape for every batch.
+# A candidate that changes a row's bits between buckets falls back to one shape for every batch.
 SINGLE_BUCKET = (256,)
 
 
@@ -40,7 +41,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a candidate: seconds per forward by bucket, or why it is out."""
+    """The outcome of trying a candidate: seconds per forward by bucket, or why it is out."""
 
     label: str
     buckets: tuple[int, ...] = BUCKETS
@@ -64,7 +65,7 @@ def try_candidate(
             context = LaunchContext(runtime, program, mlp.spec, buckets)
             kernel = CudaKernel(mlp.spec, info, ContextPool([context]))
             check_against_float64(kernel, mlp, lambda: EagerKernel(mlp, str(runtime.device), None))
-            if is_batch_invariant(context, mlp.spec.in_features, mlp.spec.out_features):
+            if is_batch_invariant(context, mlp.spec):
                 seconds = {bucket: context.seconds(bucket) for bucket in buckets} if timed else {}
                 return Trial(candidate.label, buckets, seconds)
     except KernelError as error:
@@ -74,20 +75,21 @@ def try_candidate(
     return Trial(candidate.label, excluded="a row's result depends on the rows beside it")
 
 
-def is_batch_invariant(context: LaunchContext, in_features: int, out_features: int) -> bool:
+def is_batch_invariant(context: LaunchContext, spec: MlpSpec) -> bool:
     """Every probe row, at many positions of every bucket, must come out bit for bit as in the smallest
     bucket. Sums taken in another order differ in a good part of all results, so this many rows do not miss
     it."""
     rng = np.random.default_rng(1)
-    probe = rng.standard_normal((PROBE_ROWS, in_features), dtype=np.float32)
-    expected = np.empty((PROBE_ROWS, out_features), np.float32)
+    probe = rng.standard_normal((PROBE_ROWS, spec.in_features), dtype=np.float32)
+    spread_ids(spec.record, probe)
+    expected = np.empty((PROBE_ROWS, spec.out_features), np.float32)
     smallest = context.buckets[0]
     for start in range(0, PROBE_ROWS, smallest):
         part = slice(start, start + smallest)
         context.run(probe[part], expected[part])
     for bucket in context.buckets:
         rows = np.arange(5, 5 + bucket) % PROBE_ROWS
-        y = np.empty((bucket, out_features), np.float32)
+        y = np.empty((bucket, spec.out_features), np.float32)
         context.run(probe[rows], y)
         if not np.array_equal(y.view(np.int32), expected[rows].view(np.int32)):
             return False
@@ -159,7 +161,7 @@ def select(
 
 
 def device_error(error: Exception, mlp: Mlp) -> str:
-    """What CUDA said, in one line; for memory, what was to be loaded and what can be done."""
+    """CUDA's error in one line; if memory ran out, also the size of the model and a remedy."""
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if not isinstance(error, torch.OutOfMemoryError):
         return f"{'CUDA failed' if isinstance(error, RuntimeError) else type(error).__name__}: {said}"

@@ -31,7 +31,7 @@ class TritonProgram:
     def __init__(self, mlp: Mlp, tile: Tile, device: torch.device) -> None:
         self.label = tile.label
         self.forward = plan_forward(mlp.spec, tile)
-        self.launches = self.forward.most_launches
+        self.launches = self.forward.max_launches
         self.tensors = [tensor.to(device) for tensor in pack(mlp, self.forward)]
         self.binaries = [Binary(each.plan, device) for each in self.forward.launches]
 
@@ -41,7 +41,7 @@ class TritonProgram:
 
     def workspace(self, rows: int, allocate: Allocate) -> tuple[Tensor, ...]:
         return tuple(
-            allocate((min(rows, each.most_rows), each.row), SCRATCH_DTYPES[each.element])
+            allocate((min(rows, each.max_rows), each.row), SCRATCH_DTYPES[each.element])
             for each in self.forward.scratch
         )
 

@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from fused_mlp.models import formula
-from fused_mlp.models.activations import Floats
+from fused_mlp.models.program import formula
+from fused_mlp.models.program.activations import Floats
 
 # Where to evaluate the function: densely where activations bend, then far out, where a clipped one shows its
 # limits. float64, (n,). The last points are those of the largest size.
@@ -33,7 +33,7 @@ def match_formula(values: Floats, tolerance: float = TOLERANCE) -> formula.Node 
         return None
     low, high, left = values[-1], values[-1 - len(_FAR)], _tidy(-_value_at(-1.0, values))
     candidates = [*_NAMED, f"leaky_relu(x, {left!r})"] if math.isfinite(left) else [*_NAMED]
-    # Those with parameters, which their values far out tell: a value that is the point itself is no limit.
+    # Functions with parameters, read from the values far out: a value that is the point itself is no limit.
     if math.isfinite(low) and math.isfinite(high):
         if high == POINTS.max() and low != POINTS.min():
             candidates.append(f"maximum(x, {_tidy(low)!r})")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An einsum of rows and one constant, as the products that it is."""
+"""An einsum of rows and one constant, or of two values of one row, as the products that it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Constant
-from fused_mlp.models.importers.building.rows import Rows, permuted, reshaped
+from fused_mlp.models.importers.building.rows import Rows, inserted, permuted, reshaped
 
 
 def einsum(builder: Builder, equation: str, operands: Sequence[Rows | Constant]) -> Rows:
@@ -19,8 +19,10 @@ def einsum(builder: Builder, equation: str, operands: Sequence[Rows | Constant])
     left, arrow, out = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     rows = [each for each in operands if isinstance(each, Rows)]
-    if len(terms) != 2 or len(operands) != 2 or len(rows) != 1 or not arrow:
-        raise ModelLoadError(f"{equation!r}: expected one value and one constant, with `->`")
+    if len(terms) != 2 or len(operands) != 2 or not arrow:
+        raise ModelLoadError(f"{equation!r}: expected two values, with `->`")
+    if len(rows) == 2:
+        return _computed(builder, equation, (rows[0], rows[1]), (terms[0], terms[1]), out)
     at = 0 if isinstance(operands[0], Rows) else 1
     x, constant = rows[0], operands[1 - at]
     assert isinstance(constant, Constant)
@@ -45,6 +47,28 @@ def einsum(builder: Builder, equation: str, operands: Sequence[Rows | Constant])
     if not shared or kept == [rows_letter]:
         return _product(builder, x, constant.of(array), (shared, kept, summed, new, list(out)), sizes)
     raise ModelLoadError(f"{equation!r}: a batched product over several axes is not read")
+
+
+def _computed(
+    builder: Builder, equation: str, rows: tuple[Rows, Rows], terms: tuple[str, str], out: str
+) -> Rows:
+    """An einsum of two computed values: a matrix product where possible, else products that are added up."""
+    letters = [*out, *dict.fromkeys(letter for term in terms for letter in term if letter not in out)]
+    if "." in "".join((*terms, out)) or any(len(set(term)) != len(term) for term in terms):
+        raise ModelLoadError(f"{equation!r}: expected each letter once in a term")
+    if any(letter not in terms[0] + terms[1] for letter in out):
+        raise ModelLoadError(f"{equation!r}: expected letters of the terms in the result")
+    builder.check_attention(*rows)
+    spread = []
+    for term, x in zip(terms, rows, strict=True):
+        there = [letter for letter in letters if letter in term]
+        x = permuted(x, [term.index(letter) for letter in there])  # noqa: PLW2901 - in the order of the result
+        for at, letter in enumerate(letters):
+            if letter not in term:
+                x = inserted(x, at)  # noqa: PLW2901
+        spread.append(x)
+    summed = range(len(out), len(letters))
+    return builder.summed_products(spread[0], spread[1], list(summed))
 
 
 def _product(

@@ -6,16 +6,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fused_mlp.models import formula
-from fused_mlp.models.activations import Floats
-from fused_mlp.models.dtypes import Array, widen
-from fused_mlp.models.spec import Combination
+from fused_mlp.models.program import formula
+from fused_mlp.models.program.activations import Floats
+from fused_mlp.models.program.inputs import InputDtype, Rule
+from fused_mlp.models.program.steps import (
+    AnyStep,
+    Argmax,
+    Combination,
+    Combine,
+    Compare,
+    Comparison,
+    Dot,
+    Kind,
+    Number,
+    Pick,
+    Reduce,
+    Repeat,
+    Where,
+)
+from fused_mlp.models.weights.dtypes import Array, widen
 
 Indices = NDArray[np.intp]
 _numbers = count()
@@ -62,7 +78,7 @@ class Constant:
         return tuple(self.array.shape)
 
     def of(self, array: Array, *others: Constant | None) -> Constant:
-        """What was computed from this one and others: it has no name in the source."""
+        """A tensor computed from this one and others: it has no name in the source."""
         fixed = self.fixed and all(each is None or each.fixed for each in others)
         return Constant(array, "", self.dtype, fixed, self.quantized)
 
@@ -77,7 +93,7 @@ Weights = tuple[Constant, Constant | None]  # weight and bias of one product
 
 @dataclass(eq=False)
 class Node:
-    """A value of the graph, (rows, width). `number` orders nodes as they were made, sources first."""
+    """A value of the graph, (rows, width). `number` orders nodes as they were made."""
 
     place: Place
     sources: tuple[Node, ...]
@@ -86,8 +102,121 @@ class Node:
 
 
 @dataclass(eq=False)
+class PlainNode(Node):
+    """A value that a step without tensors makes of its sources. The fields are those of the step."""
+
+    step: ClassVar[type[AnyStep]]
+
+
+@dataclass(eq=False)
 class InputNode(Node):
-    pass
+    """The floats of all inputs, side by side."""
+
+
+class Source(NamedTuple):
+    """One input of the model: what callers send under a name. `shape` is that of one row. `vocabulary`: the words, or
+    codes, that are known; each is the id of its place, and all others are `unknown`, or refused."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: InputDtype = "float32"
+    vocabulary: tuple[str | int, ...] | None = None
+    unknown: int | None = None
+
+
+class Cell(NamedTuple):
+    """One value of an input, and what is done with it as a whole number before the program reads it."""
+
+    source: int
+    position: int
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(eq=False)
+class FieldNode(Node):
+    """Values of inputs that were whole numbers on their way into the program: ids, or floats made of them. `single`:
+    the model makes float32 of them, whatever it computes in."""
+
+    cells: tuple[Cell, ...]
+    kind: Kind
+    single: bool = False
+
+
+@dataclass(eq=False)
+class EmbeddingNode(Node):
+    """A row of the table for each id. `one_hot`: the table is a code, mostly of zeros, which products take in."""
+
+    table: Constant  # (size, features)
+    one_hot: bool = False
+
+
+@dataclass(eq=False)
+class BagNode(Node):
+    """sources: ids, and one factor for each where it has them. `ragged`: the model takes any number of ids."""
+
+    table: Constant
+    mode: Literal["sum", "mean", "max"]
+    padding: int | None = None
+    ragged: bool = False
+
+
+@dataclass(eq=False)
+class BucketizeNode(Node):
+    boundaries: Constant  # (count,), ascending
+    right: bool = False
+
+
+@dataclass(eq=False)
+class ArgmaxNode(PlainNode):
+    step = Argmax
+
+
+@dataclass(eq=False)
+class NumberNode(PlainNode):
+    """Ids as floats."""
+
+    step = Number
+
+
+@dataclass(eq=False)
+class PickNode(PlainNode):
+    """sources: a value, and the id of the one of its `groups` parts that is wanted."""
+
+    step = Pick
+    groups: int
+
+
+@dataclass(eq=False)
+class DotNode(PlainNode):
+    step = Dot
+    groups: int
+    itself: bool
+
+
+@dataclass(eq=False)
+class ReduceNode(PlainNode):
+    step = Reduce
+    groups: int
+    mode: Literal["sum", "mean", "max"]
+    over: Literal["vectors", "features"]
+
+
+@dataclass(eq=False)
+class RepeatNode(PlainNode):
+    step = Repeat
+    groups: int
+    times: int
+
+
+@dataclass(eq=False)
+class CompareNode(PlainNode):
+    step = Compare
+    op: Comparison
+
+
+@dataclass(eq=False)
+class WhereNode(PlainNode):
+    step = Where
 
 
 @dataclass(eq=False)
@@ -110,11 +239,13 @@ class GatedNode(Node):
 
 @dataclass(eq=False)
 class ElementNode(Node):
-    """A function of one value. `tree` None: conditions that no formula spells; `values` computes it all the same, and
-    it has to be recognised by its values before it becomes a step."""
+    """A function of one value. `tree` None: conditions that no formula spells; `values` computes it all the same, so
+    that it may turn out to be part of a known function. If it does not, `explicit` stands in its place: the same value
+    made by comparisons and choices."""
 
     tree: formula.Node | None
     values: Callable[[Floats], Floats]
+    explicit: Node | None = None
 
 
 @dataclass(eq=False)
@@ -137,7 +268,8 @@ class SoftmaxNode(Node):
 
 
 @dataclass(eq=False)
-class CombineNode(Node):
+class CombineNode(PlainNode):
+    step = Combine
     op: Combination
 
 
@@ -188,13 +320,36 @@ def order_of(node: Node) -> tuple[Node, Indices] | None:
     return parts[0].sources[0], np.concatenate([each.start + np.arange(each.width) for each in parts])
 
 
+def kind_of(node: Node) -> Kind:
+    """Whether a value holds floats or ids."""
+    if isinstance(node, FieldNode):
+        return node.kind
+    if isinstance(node, (SliceNode, ConcatNode)):
+        return kind_of(node.sources[0])
+    return "id" if isinstance(node, (BucketizeNode, ArgmaxNode)) else "float"
+
+
 def live_nodes(outputs: list[Node]) -> list[Node]:
-    """All that the outputs need, sources before what reads them."""
+    """All that the outputs need, sources before what reads them; by their numbers apart from that."""
     seen: dict[int, Node] = {}
+    users: dict[int, list[Node]] = {}
     pending = list(outputs)
     while pending:
         node = pending.pop()
         if node.number not in seen:
             seen[node.number] = node
+            for source in node.sources:
+                users.setdefault(source.number, []).append(node)
             pending.extend(node.sources)
-    return [seen[number] for number in sorted(seen)]
+    waiting = {number: len(node.sources) for number, node in seen.items()}
+    ready = [number for number, count in waiting.items() if not count]
+    heapify(ready)
+    ordered = []
+    while ready:
+        node = seen[heappop(ready)]
+        ordered.append(node)
+        for user in users.get(node.number, ()):
+            waiting[user.number] -= 1
+            if not waiting[user.number]:
+                heappush(ready, user.number)
+    return ordered

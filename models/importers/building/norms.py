@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from fused_mlp.models import formula
-from fused_mlp.models.activations import Floats
 from fused_mlp.models.importers.building.activation_match import POINTS
 from fused_mlp.models.importers.building.nodes import CombineNode, ElementNode, LinearNode, Node
 from fused_mlp.models.importers.building.rows import Rows
+from fused_mlp.models.program import formula
+from fused_mlp.models.program.activations import Floats
 
 # Sums of squares at which a divisor is looked at.
 _SUMS = np.array([0.0, 1e-30, 1e-24, 1e-18, 1e-14, 1e-9, 1e-6, 1e-3, 1.0, 30.0, 1e3, 1e6])

@@ -12,6 +12,19 @@ import numpy as np
 
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.nodes import Indices, Node
+from fused_mlp.models.program.spec import MAX_WIDTH
+
+# Why operations on the rows themselves are refused.
+OVER_ROWS = "it goes over the rows: the answer for a row must not depend on the rows beside it"
+PICKS_ROWS = "it picks rows: every row is answered, whatever rows are beside it"
+REPEATS_ROWS = "it repeats rows: every row of an answer comes from one row of the input"
+# Features of a value that is only looked at, such as a broadcast that is summed up.
+_MAX_VIEW = 4 * MAX_WIDTH
+
+
+def check_width(size: int) -> None:
+    if size > _MAX_VIEW:
+        raise ModelLoadError(f"a row of {size} values: expected at most {_MAX_VIEW}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +35,9 @@ class Rows:
     node: Node
     index: Indices
     rows_at: int = 0
+
+    def __post_init__(self) -> None:
+        check_width(self.index.size)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,11 +83,11 @@ def whole(node: Node, shape: Sequence[int] | None = None, rows_at: int = 0) -> R
 def reshaped(rows: Rows, shape: Sequence[int], rows_at: int) -> Rows:
     """`shape` has the rows' axis too, at `rows_at`, with the length that `Rows.index` has there."""
     before, after = rows.shape[: rows.rows_at], tuple(shape[:rows_at])
-    if before != after and math.prod(before) * math.prod(after) != 1:
+    if math.prod(before) != math.prod(after):
         raise ModelLoadError(
             "it mixes rows with features: expected a view that keeps each row's values together"
         )
-    if before == after and math.prod(before) != 1 and rows.shape[rows.rows_at] != shape[rows_at]:
+    if math.prod(before) != 1 and rows.shape[rows.rows_at] != shape[rows_at]:
         raise ModelLoadError(
             "it mixes rows with features: expected a view that keeps each row's values together"
         )
@@ -103,7 +119,7 @@ def expanded(rows: Rows, shape: Sequence[int], rows_at: int) -> Rows:
     """`shape`: as of `reshaped`. What is new is in front, or had length 1."""
     ahead = len(shape) - rows.index.ndim
     if rows.rows_at + ahead != rows_at or shape[rows_at] != rows.shape[rows.rows_at]:
-        raise ModelLoadError("it repeats rows: every row of an answer comes from one row of the input")
+        raise ModelLoadError(REPEATS_ROWS)
     index = rows.index.reshape((1,) * ahead + rows.shape)
     return Rows(rows.node, np.broadcast_to(index, tuple(shape)), rows_at)
 
@@ -112,7 +128,9 @@ def taken(rows: Rows, axis: int, positions: slice | int | Indices) -> Rows:
     """Features at some positions of an axis; an int removes the axis."""
     at = rows.axis(axis)
     if at == rows.rows_at:
-        raise ModelLoadError("it picks rows: every row is answered, whatever rows are beside it")
+        raise ModelLoadError(PICKS_ROWS)
+    if isinstance(positions, np.ndarray):
+        check_width(rows.index.size // max(1, rows.shape[at]) * positions.size)
     index = rows.index[(slice(None),) * at + (positions,)]
     if isinstance(positions, int):
         return Rows(rows.node, index, rows.rows_at - (at < rows.rows_at))

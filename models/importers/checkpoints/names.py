@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.weights.dtypes import Array
 
 Parameters = tuple[Array, Array | None]  # weight (out, in), bias (out,)
 
@@ -210,7 +210,7 @@ def _sort(paths: Iterable[str]) -> list[str]:
 
 def _tokens(path: str) -> list[tuple[str, int]]:
     """`fc12` as ("fc", 0), ("", 12): text and numbers, each comparable with the other."""
-    found = re.findall(r"[0-9]+|[^0-9]+", path)
+    found = re.findall(r"[0-9]{1,18}|[^0-9]+", path)
     return [("", int(token)) if token[0] in "0123456789" else (token, 0) for token in found]
 
 

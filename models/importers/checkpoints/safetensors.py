@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError, first_line
-from fused_mlp.models.safetensors_file import UNREADABLE, read_header
+from fused_mlp.models.weights.dtypes import Array
+from fused_mlp.models.weights.safetensors_file import UNREADABLE, read_header
 
 INDEX_SUFFIX = ".safetensors.index.json"
 
@@ -69,7 +69,7 @@ def _read_index(path: Path) -> dict[str, Path]:
         shards = {str(name): str(shard) for name, shard in weight_map.items()}
     except OSError as error:
         raise ModelLoadError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelLoadError(f"{path}: not a safetensors index: expected JSON with a weight_map") from error
     for shard in shards.values():
         if Path(shard).name != shard:

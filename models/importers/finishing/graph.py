@@ -7,32 +7,35 @@ from fused_mlp.models.importers.building.nodes import Node, live_nodes
 
 
 class ChangingGraph:
-    """`outputs`: the nodes that leave it, which change with it."""
+    """`outputs`: the nodes that leave it, which change with it. `trainable`: weights that are to stay as they are in
+    the source do, where that costs no product."""
 
-    def __init__(self, outputs: list[Node]) -> None:
+    def __init__(self, outputs: list[Node], *, trainable: bool = False) -> None:
         self.outputs = outputs
-        self._refresh()
+        self.trainable = trainable
+        self.refresh()
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         self.nodes = live_nodes(self.outputs)
-        self._live = {node.number: node for node in self.nodes}
-        self._users: dict[int, list[Node]] = {node.number: [] for node in self.nodes}
+        self.live = {node.number: node for node in self.nodes}
+        self.users: dict[int, list[Node]] = {node.number: [] for node in self.nodes}
         for node in self.nodes:
             for source in node.sources:
-                self._users[source.number].append(node)
+                self.users[source.number].append(node)
 
-    def _replace(self, old: Node, new: Node) -> None:
-        new.number = old.number  # its place in the order
-        for user in self._users[old.number]:
+    def redirect(self, old: Node, new: Node) -> None:
+        """Makes all users of the old node read the new one."""
+        for user in self.users[old.number]:
             user.sources = tuple(new if source is old else source for source in user.sources)
         self.outputs = [new if output is old else output for output in self.outputs]
 
-    def _bypass(self, node: Node) -> None:
-        """Its users read its source instead."""
-        (source,) = node.sources
-        for user in self._users[node.number]:
-            user.sources = tuple(source if each is node else each for each in user.sources)
-        self.outputs = [source if output is node else output for output in self.outputs]
+    def replace(self, old: Node, new: Node) -> None:
+        new.number = old.number  # its place in the order
+        self.redirect(old, new)
 
-    def _only_use(self, node: Node) -> bool:
-        return len(self._users[node.number]) == 1 and all(output is not node for output in self.outputs)
+    def bypass(self, node: Node) -> None:
+        """Its users read its source instead."""
+        self.redirect(node, node.sources[0])
+
+    def is_only_use(self, node: Node) -> bool:
+        return len(self.users[node.number]) == 1 and all(output is not node for output in self.outputs)

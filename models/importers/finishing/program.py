@@ -5,37 +5,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import get_args
+from dataclasses import dataclass, field, fields
+from typing import cast, get_args
 
 import numpy as np
 
-from fused_mlp.models import formula
-from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.nodes import (
     AffineNode,
-    CombineNode,
+    BagNode,
+    BucketizeNode,
     ConcatNode,
     Constant,
     ElementNode,
+    EmbeddingNode,
     GatedNode,
     InputNode,
     LinearNode,
     Node,
     NormNode,
+    PlainNode,
     SliceNode,
     SoftmaxNode,
     Weights,
 )
-from fused_mlp.models.importers.finishing.folding import Folding
-from fused_mlp.models.spec import (
+from fused_mlp.models.importers.finishing.folding import fold
+from fused_mlp.models.importers.finishing.graph import ChangingGraph
+from fused_mlp.models.importers.finishing.records import Layout, Record
+from fused_mlp.models.program import formula
+from fused_mlp.models.program.spec import (
     INPUT,
     Affine,
-    Combine,
     Concat,
     Dtype,
     Elementwise,
+    Embedding,
     Gated,
     Linear,
     MlpSpec,
@@ -45,8 +49,12 @@ from fused_mlp.models.spec import (
     Softmax,
     Step,
 )
-from fused_mlp.models.weights import Mlp
+from fused_mlp.models.program.steps import Bag, Bucketize
+from fused_mlp.models.program.steps.base import Unary
+from fused_mlp.models.weights.dtypes import Array
+from fused_mlp.models.weights.mlp import Mlp
 
+_OF_NODES = {each.name for each in fields(Node)}
 _SERVED: tuple[Dtype, ...] = get_args(Dtype)
 _LONGEST = 190  # of the 200 characters that a name may have; the rest is for a number
 
@@ -70,7 +78,7 @@ class Program:
 
 
 def finish(
-    start: Node,
+    layout: Layout,
     input_shape: Sequence[int] | None,
     outputs: Sequence[tuple[str, Node, bool]],
     dtype: Dtype | None,
@@ -78,24 +86,29 @@ def finish(
     trainable: bool,
 ) -> Program:
     """`outputs`: name, node, and whether the model squeezes it."""
-    folding = Folding([node for _, node, _ in outputs], trainable)
-    nodes = [node for node in folding.run() if not isinstance(node, InputNode)]
+    graph = ChangingGraph([node for _, node, _ in outputs], trainable=trainable)
+    fold(graph)
+    record = Record(graph.outputs, layout)
+    nodes = [node for node in record.nodes if not isinstance(node, InputNode)]
     if not nodes:
         raise ModelLoadError("there is no step in it: the output is the input")
     names = _name(nodes)
-    names[start.number] = INPUT
+    names[record.start.number] = INPUT
     writer = _Writer(names)
     for node in nodes:
         writer.add(node)
     try:
         spec = MlpSpec(
-            in_features=start.width,
+            in_features=record.start.width,
             steps=tuple(writer.steps),
             outputs=tuple(
                 Output(name=name, value=names[node.number], squeeze=squeeze)
-                for (name, _, squeeze), node in zip(outputs, folding.outputs, strict=True)
+                for (name, _, squeeze), node in zip(outputs, record.outputs, strict=True)
             ),
-            input_shape=None if input_shape is None or len(input_shape) < 2 else tuple(input_shape),
+            inputs=record.inputs,
+            input_shape=None
+            if input_shape is None or len(input_shape) < 2 or record.inputs is not None
+            else tuple(input_shape),
             dtype=resolve_dtype(writer.dtypes or writer.other_dtypes, dtype),
         )
     except ValueError as error:
@@ -145,11 +158,7 @@ class _Writer:
                     weights=self._matrices(node, name, halves), function=formula.of(node.function).text,
                 )  # fmt: skip
             case ElementNode():
-                if node.tree is None:
-                    raise ModelLoadError(
-                        f"{node.place}: its conditions make no function that is known by name; write it with "
-                        "relu, clamp, maximum or minimum"
-                    )
+                assert node.tree is not None
                 return Elementwise(name=name, input=first, function=formula.of(node.tree).text)
             case AffineNode():
                 weight, bias = self._vectors(node, name, node.scale, node.shift)
@@ -159,18 +168,37 @@ class _Writer:
                 return Norm(name=name, input=first, kind=node.kind, eps=node.eps, weight=weight, bias=bias)
             case SoftmaxNode():
                 return Softmax(name=name, input=first, op="log_softmax" if node.log else "softmax")
-            case CombineNode():
-                return Combine(name=name, op=node.op, inputs=(sources[0], sources[1]))
             case ConcatNode():
                 return Concat(name=name, inputs=sources)
             case SliceNode():
                 return Slice(name=name, input=first, start=node.start, stop=node.start + node.width)
+            case EmbeddingNode():
+                size, features = node.table.shape
+                weights = self._matrices(node, name, {"": (node.table, None)})
+                return Embedding(name=name, input=first, size=size, features=features, weights=weights)
+            case BagNode():
+                size, features = node.table.shape
+                return Bag(
+                    name=name, input=first, size=size, features=features, mode=node.mode, padding=node.padding,
+                    factors=sources[1] if len(sources) > 1 else None,
+                    weights=self._matrices(node, name, {"": (node.table, None)}),
+                )  # fmt: skip
+            case BucketizeNode():
+                self.tensors[f"{name}.boundaries"] = node.boundaries
+                return Bucketize(name=name, input=first, count=node.boundaries.array.size, right=node.right)
+            case PlainNode():
+                options = {
+                    each.name: getattr(node, each.name) for each in fields(node) if each.name not in _OF_NODES
+                }
+                values = {"input": first} if issubclass(node.step, Unary) else {"inputs": sources}
+                return cast(Step, node.step(name=name, **values, **options))
         raise AssertionError(node)
 
     def _matrices(self, node: Node, name: str, halves: Mapping[str, Weights]) -> str | None:
         """Keeps a product's tensors; the name of the step that has them already, if one does."""
         constants = [constant for half in halves.values() for constant in half]
-        key = (*halves, *(constant and (constant.origin or id(constant)) for constant in constants))
+        table = isinstance(node, (EmbeddingNode, BagNode))
+        key = (table, *halves, *(constant and (constant.origin or id(constant)) for constant in constants))
         if key in self._shared:
             return self._shared[key]
         self._shared[key] = name
@@ -199,9 +227,10 @@ def _name(nodes: Sequence[Node]) -> dict[int, str]:
     names: dict[int, str] = {}
     owners: set[str] = set()
     for node in nodes:
-        if isinstance(node, LinearNode) and node.weight.origin not in ("", *owners):
-            owners.add(node.weight.origin)
-            origin = node.weight.origin.removesuffix(".T")
+        held = node.weight if isinstance(node, LinearNode) else getattr(node, "table", None)
+        if held is not None and held.origin not in ("", *owners):
+            owners.add(held.origin)
+            origin = held.origin.removesuffix(".T")
             wanted = origin.removesuffix(".weight") if origin != "weight" else node.place.name
             names[node.number] = _unique(wanted, taken)
     for node in nodes:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fused_mlp.models.formula import Node as Tree
-from fused_mlp.models.formula import binary, call, constant, x
+from fused_mlp.models.program.formula import Node as Tree
+from fused_mlp.models.program.formula import binary, call, constant, x
+from fused_mlp.models.program.steps import Combination, Comparison
 
 Attributes = Mapping[str, Any]
 
@@ -63,18 +64,10 @@ FUNCTIONS: dict[str, Callable[[Attributes], Tree]] = {
     "Selu": _selu,
     "Swish": _swish,
 }
-ARITHMETIC = {
-    "Add": "add",
-    "Sub": "subtract",
-    "Mul": "multiply",
-    "Div": "divide",
-    "Max": "maximum",
-    "Min": "minimum",
-}
-COMPARISONS = {
-    "Greater": "greater",
-    "GreaterOrEqual": "greater_equal",
-    "Less": "less",
-    "LessOrEqual": "less_equal",
+ARITHMETIC: dict[str, Combination] = {
+    "Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide", "Max": "maximum", "Min": "minimum",
+}  # fmt: skip
+COMPARISONS: dict[str, Comparison] = {
+    "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less", "LessOrEqual": "less_equal",
     "Equal": "equal",
-}
+}  # fmt: skip

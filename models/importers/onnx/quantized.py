@@ -4,14 +4,16 @@ clipped to the range that they had, and nothing is rounded. What is not understo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.onnx.bounds import most_computed
+from fused_mlp.models.weights.dtypes import Array
 
 _MICROSOFT = "com.microsoft"
 # Operators that move values and leave them as they are.
@@ -64,6 +66,8 @@ class _Rewriting:
         self._names = {name for node in self._graph.node for name in (*node.input, *node.output)} | {
             *self._constants
         }
+        self._left = most_computed(self._constants.values())
+        self._copies: Counter[str] = Counter()
         self._grids: dict[str, Grid] = {}
         self._nodes: list[Any] = []
         self.weights: set[str] = set()
@@ -204,7 +208,7 @@ class _Rewriting:
         inputs = [node.input[0], name]
         if bias is not None:
             inputs.append(self._fresh(node.input[6]))
-            steps = alpha * grid.scale * scale.reshape(-1).astype(np.float64)
+            steps = alpha * grid.scale * _along(scale, -1, bias)
             self._add_constant(inputs[-1], (bias * steps).astype(np.float32))
         result = self._grid(node, 7) if _given(node, 7) else None
         if result is None and _given(node, 7):
@@ -278,6 +282,9 @@ class _Rewriting:
         self._nodes.append(self._helper.make_node(op, list(inputs), [output], name=node.name, **attributes))
 
     def _add_constant(self, name: str, array: Array, *, is_weight: bool = False) -> None:
+        self._left -= array.size
+        if self._left < 0:
+            raise ModelLoadError("its constants become too large for an MLP")
         self._constants[name] = array
         self._graph.initializer.append(self._numpy.from_array(np.ascontiguousarray(array), name))
         if is_weight:
@@ -288,10 +295,12 @@ class _Rewriting:
         return self._fresh(name.removesuffix("_quantized"))
 
     def _fresh(self, name: str) -> str:
-        while name in self._names:
-            name += "_float"
-        self._names.add(name)
-        return name
+        made = name
+        while made in self._names:
+            made = f"{name}_float{self._copies[name] or ''}"
+            self._copies[name] += 1
+        self._names.add(made)
+        return made
 
 
 def _given(node: Any, at: int) -> bool:
@@ -311,6 +320,10 @@ def _along(numbers: Array, axis: int, like: Array) -> Array:
     wide = numbers.astype(np.float64)
     if numbers.size == 1:
         return wide.reshape(())
+    if numbers.size != like.shape[axis]:  # numpy would repeat the others
+        raise ModelLoadError(
+            f"{numbers.size} scales or zero points do not fit a weight of shape {like.shape}"
+        )
     shape = [1] * like.ndim
     shape[axis] = -1
     return wide.reshape(shape)

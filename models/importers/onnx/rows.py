@@ -5,49 +5,61 @@ read is an error only where an output needs it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Constant, Place
-from fused_mlp.models.importers.building.rows import Rows
+from fused_mlp.models.importers.building.rows import Rows, inserted
+from fused_mlp.models.importers.onnx.bounds import most_computed
+from fused_mlp.models.importers.onnx.categories import Categories
 from fused_mlp.models.importers.onnx.constants import fold
 from fused_mlp.models.importers.onnx.graph import Graph, Node
 from fused_mlp.models.importers.onnx.operators import apply, hint
 from fused_mlp.models.importers.onnx.operators.products import transposed
 from fused_mlp.models.importers.onnx.operators.values import Unreadable, Value
+from fused_mlp.models.importers.onnx.types import letter_of, type_of
+from fused_mlp.models.importers.onnx.vocabularies import Vocabulary
 
 # Stands for the number of rows in shapes that a graph computes with: a prime above every width.
 MANY = 1048583
+_DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 
 
 class RowsReader:
     """Visits the nodes, which ONNX keeps in topological order, and remembers every value by name. `labels` are the
-    names of the classes, where the graph has them."""
+    names of the classes, where the graph has them. `types` has the type of every value: f, i, b or s."""
 
-    def __init__(self, graph: Graph, builder: Builder) -> None:
+    def __init__(self, graph: Graph, builder: Builder, vocabularies: Mapping[str, Vocabulary]) -> None:
         self._graph = graph
         self.builder = builder
         self.labels: tuple[str, ...] | None = None
-        declared = graph.input_shape
-        self.rows = declared[0] if declared and declared[0] is not None else MANY
+        self.rows = graph.rows or MANY
         self.opset = next(
             (each.version for each in graph.model.opset_import if each.domain in ("", "ai.onnx")), 20
         )
+        self._left = most_computed(graph.constants.values())
         self._values: dict[str, Value] = {
             name: Constant(
                 array, "" if "::" in name else name, array.dtype.name, quantized=name in graph.quantized
             )
             for name, array in graph.constants.items()
         }
-        self._values[graph.input_name] = builder.input
+        self.types = {name: letter_of(array.dtype) for name, array in graph.constants.items()}
+        for given, rows in zip(graph.inputs, builder.inputs, strict=True):
+            self.types[given.name] = given.type
+            if given.shape is not None and len(given.shape) > rows.index.ndim:  # (rows, 1)
+                rows = inserted(rows, 1)  # noqa: PLW2901
+            vocabulary = vocabularies.get(given.name)
+            self._values[given.name] = rows if vocabulary is None else Categories(rows, vocabulary.values)
 
     def read(self) -> dict[str, Value]:
         """The graph's outputs."""
         for node in self._graph.nodes:
             made = self._visit(node)
             self._values.update(zip(node.outputs, made, strict=False))
+            self.types.update((name, type_of(node, self.types)) for name in node.outputs)
         missing = Unreadable("no node makes it")
         return {output.name: self._values.get(output.name, missing) for output in self._graph.outputs}
 
@@ -61,18 +73,21 @@ class RowsReader:
                 return [value] * len(node.outputs)
         try:
             with self.builder.at(Place(node.where, node.path)):
-                if any(isinstance(value, Rows) for value in inputs):
+                if node.domain not in _DOMAINS:
+                    raise ModelLoadError(f"{node.where} of {node.domain[:100]} is not part of an MLP")
+                if any(isinstance(value, (Rows, Categories)) for value in inputs):
                     return apply(self, node, inputs)
                 return self._fold(node, cast(list[Constant | None], inputs))
         except ModelLoadError as error:
             return self._unreadable(node, str(error))
         except (
-            ValueError,
-            TypeError,
-            IndexError,
-            KeyError,
+            ArithmeticError,
             AttributeError,
-        ) as error:  # shapes that do not fit
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:  # shapes that do not fit, operators of another version
             return self._unreadable(node, f"{node.where} cannot be read: {first_line(error)}")
 
     def _unreadable(self, node: Node, text: str) -> Sequence[Value]:
@@ -84,9 +99,11 @@ class RowsReader:
             return [first]
         if first is not None and node.op == "Transpose" and len(first.shape) == 2:
             return [transposed(first) if node.attributes.get("perm", [1, 0]) == [1, 0] else first]
-        made = fold(node, [None if each is None else each.array for each in inputs], self.opset, self.rows)
+        arrays = [None if each is None else each.array for each in inputs]
+        made = fold(node, arrays, self.opset, self.rows, self._left)
         if made is None:
             return self._unreadable(node, f"{node.where} is not part of an MLP{hint(node.op)}")
+        self._left -= sum(array.size for array in made)
         quantized = any(each is not None and each.quantized for each in inputs)
         return [Constant(array, "", array.dtype.name, quantized=quantized) for array in made]
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.importers.torch.aten.refusals import quantised
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def prepare(module: nn.Module, dtype: torch.dtype = torch.float64) -> Prepared:
 
 
 def _is_dynamic_linear(part: nn.Module) -> bool:
-    """Of torch.ao.quantization.quantize_dynamic: int8 weights, and rows that are quantised as they come, or float16."""
+    """A layer of torch.ao.quantization.quantize_dynamic: int8 weights and rows quantised as they come, or float16."""
     return type(part).__module__.endswith("quantized.dynamic.modules.linear") and hasattr(
         part, "_packed_params"
     )
@@ -103,10 +104,7 @@ def _check(module: nn.Module) -> None:
         if isinstance(part, torch.fx.GraphModule):
             for node in part.graph.nodes:
                 if str(node.target).startswith("quantized_decomposed."):
-                    raise ModelLoadError(
-                        f"{where} is quantised by pt2e ({node.target}), which is not read: import the float model it "
-                        "was made from, with precision='int8'"
-                    )
+                    raise ModelLoadError(f"{where}: {quantised(str(node.target))}")
         if isinstance(part, torch.jit.ScriptModule):
             raise ModelLoadError(
                 f"{where} is TorchScript: save it and import the file, or pass the module it was made from"

@@ -4,6 +4,7 @@ named, and the words for what torch.export cannot follow."""
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import dataclasses
 import io
@@ -11,7 +12,7 @@ import linecache
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.importers.torch.arguments import Arguments
 from fused_mlp.models.importers.torch.aten.refusals import REFUSED
 
 ROWS = 5  # of the example that is traced; any number above 1 would do
@@ -35,24 +37,34 @@ _OWN_FILES = (
 
 
 class AnswerError(ModelLoadError):
-    """What the module answers cannot be served, whatever rows it is given."""
+    """The module's answer cannot be served, whatever rows it is given."""
 
 
 class NamedOutputs(nn.Module):
-    """A module that answers a tuple of tensors, whatever form the answer of the one within has. `names` are known once
-    it has run."""
+    """A module that takes and answers a tuple of tensors, whatever form the arguments and the answer of the one within
+    have. `names` are known once it has run. `dtype`: what it is asked to compute in."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(
+        self, module: nn.Module, arguments: Arguments | None = None, dtype: torch.dtype = torch.float64
+    ) -> None:
         super().__init__()
         self.module = module
+        self.dtype = dtype
         self.names: list[str] = []
+        self._arguments = arguments
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        found = list(_leaves(self.module(x), ""))
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        found = list(_leaves(self.answer(tensors), ""))
         if not found:
             raise AnswerError(f"{type(self.module).__name__} answers no tensors")
         self.names = [_UNUSUAL.sub("_", name).lstrip("./:-") or "output" for name, _ in found]
         return tuple(tensor for _, tensor in found)
+
+    def answer(self, tensors: Sequence[Tensor]) -> Any:
+        """In whatever form the module answers."""
+        if self._arguments is None:
+            return self.module(*tensors)
+        return self._arguments.call(self.module, tensors)
 
 
 def _leaves(answer: Any, name: str) -> Iterator[tuple[str, Tensor]]:
@@ -107,43 +119,96 @@ def quietly() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def run_once(module: NamedOutputs, x: Tensor) -> tuple[Tensor, ...]:
+def run_once(module: NamedOutputs, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the user's code; theirs to see when they run it
-        answers: tuple[Tensor, ...] = module(x)
+        answers: tuple[Tensor, ...] = module(*rows)
     return answers
 
 
-def export_rows(module: NamedOutputs, x: Tensor) -> ExportedProgram:
-    """x: (ROWS, ...)."""
+def export_rows(module: NamedOutputs, rows: Sequence[Tensor]) -> ExportedProgram:
+    """rows: (ROWS, ...) each."""
     try:
         with torch.no_grad(), quietly():
-            exported = export(module, (x,), dynamic_shapes=({0: Dim("rows", min=2)},), strict=False)
-            if _has_hidden_writes(exported):
+            exported = _export(module, tuple(rows))
+            if _has_hidden_writes(exported) or _has_vmap(exported):
                 exported = exported.run_decompositions({})
     except ModelLoadError:
         raise
     except Exception as error:
-        raise ModelLoadError(_words(module.module, error, _refused_operator(module, x))) from error
+        raise ModelLoadError(_words(module.module, error, _refused_operator(module, rows))) from error
     return exported
 
 
+def _export(module: NamedOutputs, rows: tuple[Tensor, ...]) -> ExportedProgram:
+    shapes = (tuple({0: Dim("rows", min=2)} for _ in rows),)
+    try:
+        return export(module, rows, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        if "Constraints violated" not in str(error):
+            raise
+        with _symbolic_lengths():
+            return export(module, rows, dynamic_shapes=shapes, strict=False)
+
+
+@contextlib.contextmanager
+def _symbolic_lengths() -> Iterator[None]:
+    """len(x) of a tensor that is traced is its number of rows, whatever that is: Python makes a number of it, which
+    would fix the rows."""
+    real = builtins.len
+
+    def length(value: Any) -> Any:
+        return value.shape[0] if isinstance(value, Tensor) and value.dim() else real(value)
+
+    builtins.len = length
+    try:
+        yield
+    finally:
+        builtins.len = real
+
+
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the names of the operators that run."""
+    """Notes the names of the operators that run, the dtypes of what they make, and the largest number that is added to
+    floats in float64."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
+        self.dtypes: set[torch.dtype | None] = set()
+        self.added = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(func._schema.name.partition("::")[2].rstrip("_"))
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        self.dtypes.add(dtype := getattr(made, "dtype", None))
+        if dtype == torch.float64 and self.names[-1] in ("add", "sub", "rsub"):
+            numbers = (each for each in args if not isinstance(each, Tensor) or each.dim() == 0)
+            self.added = max(self.added, *(abs(float(each)) for each in numbers), 0.0)
+        return made
 
 
-def _refused_operator(module: NamedOutputs, x: Tensor) -> str:
+def makes_doubles(module: NamedOutputs, rows: Sequence[Tensor]) -> bool:
+    with _Operators() as seen:
+        run_once(module, rows)
+    return torch.float64 in seen.dtypes
+
+
+def check_doubles(module: NamedOutputs, rows: Sequence[Tensor]) -> None:
+    """`module` is in float32, `rows` are as its caller gives them, some in float64, which become float32 in a
+    request."""
+    with _Operators() as seen, contextlib.suppress(RuntimeError):  # it takes no float64
+        run_once(module, rows)
+    if seen.added >= 1 << 20:
+        raise ModelLoadError(
+            f"it subtracts {seen.added:,.0f} in float64, and a request keeps seven digits of a float: take whole "
+            "numbers, (time - 1_700_000_000).float() of int64, or subtract before"
+        )
+
+
+def _refused_operator(module: NamedOutputs, rows: Sequence[Tensor]) -> str:
     """The first operator that is refused, of a module that cannot be exported for another reason."""
     with _Operators() as seen:
-        run_once(module, x)
+        run_once(module, rows)
     return next((name for name in seen.names if name in REFUSED), "")
 
 
@@ -156,6 +221,11 @@ def _has_hidden_writes(exported: ExportedProgram) -> bool:
             if not isinstance(written, Node) or len(written.users) > 1 or _is_view(written):
                 return True
     return False
+
+
+def _has_vmap(exported: ExportedProgram) -> bool:
+    """Whether part of it is written for one of several values, which torch knows how to write for all of them."""
+    return any("functorch" in str(getattr(node.target, "__module__", "")) for node in exported.graph.nodes)
 
 
 def _is_view(node: Node) -> bool:

@@ -4,10 +4,10 @@ makes a module. Each becomes a module, which from_torch reads."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -17,46 +17,36 @@ import torch
 from torch import Tensor, nn
 
 from fused_mlp.models.errors import ModelLoadError, first_line
-from fused_mlp.models.importers.checkpoints.pickles import read_pickle
 from fused_mlp.models.importers.checkpoints.safetensors import SafetensorsCheckpoint
+from fused_mlp.models.importers.checkpoints.state_dicts import read_state_dict
 from fused_mlp.models.importers.from_torch import read_module
-from fused_mlp.models.importers.torch.archive import check_targets, only_tensors
 from fused_mlp.models.importers.torch.export import failing_line, quietly
+from fused_mlp.models.importers.torch.pt2.program import read_program
 from fused_mlp.models.importers.torch.tensors import to_tensor
 from fused_mlp.models.importers.torch.trial import GIVE_SHAPE, row_widths
-from fused_mlp.models.spec import Dtype
-from fused_mlp.models.weights import Mlp
+from fused_mlp.models.program.spec import Dtype
+from fused_mlp.models.weights.mlp import Mlp
 
-# What wrappers put in front of the names in a state_dict.
+# Prefixes that wrappers put before the names in a state_dict.
 _WRAPPED = ("module.", "_orig_mod.")
 
 
 def read_exported(path: Path, *, dtype: Dtype | None = None) -> Mlp:
     """A file of torch.export.save. No code in it is run."""
-    # Registers the operators of pt2e, so that a quantised program is refused as one.
-    with contextlib.suppress(ImportError):
-        importlib.import_module("torch.ao.quantization.fx._decomposed")
     try:
-        with only_tensors(path):
-            program = torch.export.load(str(path))
-        check_targets(program)
-    except ModelLoadError:
-        raise
-    except Exception as error:
-        raise ModelLoadError(f"{path}: not a readable .pt2 file: {first_line(error)}") from error
-    inputs = [
-        node.meta["val"]
-        for node in program.graph.nodes
-        if node.op == "placeholder" and node.name in program.graph_signature.user_inputs
-    ]
-    if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or inputs[0].dim() < 2:
-        raise ModelLoadError(f"{path}: expected a program of one tensor of rows, got {len(inputs)} inputs")
-    row = tuple(int(size) for size in inputs[0].shape[1:])
-    return _read(path, _unguarded(program), row, dtype)
+        with quietly():
+            module, arguments = read_program(path)
+            return _read(path, module, None, dtype, arguments)
+    except ModelLoadError as error:
+        text = str(error)
+        raise ModelLoadError(text if text.startswith(f"{path}: ") else f"{path}: {text}") from error
+    except Exception as error:  # whatever torch says of operators that are used in odd ways
+        text = f"{type(error).__name__}: {first_line(error)}"
+        raise ModelLoadError(f"{path}: not a readable .pt2 file: {text}") from error
 
 
 def read_script(path: Path, *, row_shape: Sequence[int] | None = None, dtype: Dtype | None = None) -> Mlp:
-    """A file of torch.jit.save."""
+    """A file of torch.jit.save. Loading it runs code in it (`__setstate__`), and so does reading it."""
     try:
         with quietly():
             script = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
@@ -122,25 +112,40 @@ def read_factory(
     row_shape: Sequence[int] | None = None,
     dtype: Dtype | None = None,
 ) -> Mlp:
-    """`path/to/model.py:factory` or `package.module:callable`: what it returns when it is called without arguments."""
-    module = _make(source)
+    """`path/to/model.py:factory` or `package.module:callable`: what it returns when it is called without arguments.
+    `example_inputs` of the module, of its class or of the file is an example of what it takes: tensors, or a function
+    that makes them."""
+    module, example = _make(source)
     if state_dict is not None:
         _load_into(module, state_dict)
-    return _read(source, module, row_shape, dtype)
+    return _read(source, module, row_shape, dtype, example)
 
 
-def _read(source: object, module: nn.Module, row_shape: Sequence[int] | None, dtype: Dtype | None) -> Mlp:
-    example = None if row_shape is None else torch.zeros(1, *row_shape)
+def _read(
+    source: object,
+    module: nn.Module,
+    row_shape: Sequence[int] | None,
+    dtype: Dtype | None,
+    example: Any = None,
+) -> Mlp:
+    if row_shape is not None:
+        example = torch.zeros(1, *row_shape)
     try:
         return read_module(module, example, dtype=dtype).mlp
     except ModelLoadError as error:
         text = str(error).replace(GIVE_SHAPE, "give the shape of a row, row_shape=(784,) or row_shape=(3, 8)")
+        text = re.sub(
+            r"give an example( of each)?, example=",
+            r"write an example\1 into the file, example_inputs = ",
+            text,
+        )
         raise ModelLoadError(f"{source}: {text}") from error
 
 
-def _make(source: str) -> nn.Module:
+def _make(source: str) -> tuple[nn.Module, Any]:
+    """The module, and an example of what it takes where there is one."""
     place, _, name = source.rpartition(":")
-    found: Any = _import(source, place)
+    file = found = _import(source, place)
     for part in name.split("."):
         if not hasattr(found, part):
             raise ModelLoadError(f"{source}: there is no {part!r} in {place}")
@@ -154,7 +159,13 @@ def _make(source: str) -> nn.Module:
             raise ModelLoadError(f"{source}: {_failure(error)}") from error
     if not isinstance(found, nn.Module):
         raise ModelLoadError(f"{source}: expected it to return a torch.nn.Module, got {type(found).__name__}")
-    return found
+    example = getattr(found, "example_inputs", getattr(file, "example_inputs", None))
+    if callable(example):
+        try:
+            example = example()
+        except Exception as error:
+            raise ModelLoadError(f"{source}: example_inputs: {_failure(error)}") from error
+    return found, example
 
 
 def _import(source: str, place: str) -> Any:
@@ -188,12 +199,9 @@ def _failure(error: Exception) -> str:
 def _load_into(module: nn.Module, path: Path) -> None:
     if not path.exists():
         raise ModelLoadError(f"{path}: no such file")
-    tensors: Mapping[str, Tensor]
-    if path.suffix == ".safetensors" or path.is_dir() or path.suffix == ".json":
-        checkpoint = SafetensorsCheckpoint(path)
-        tensors = {name: to_tensor(checkpoint[name].copy()) for name in checkpoint}
-    else:
-        tensors = read_pickle(path)
+    is_safetensors = path.suffix in (".safetensors", ".json") or path.is_dir()
+    checkpoint = SafetensorsCheckpoint(path) if is_safetensors else read_state_dict(path)
+    tensors: Mapping[str, Tensor] = {name: to_tensor(array.copy()) for name, array in checkpoint.items()}
     for prefix in _WRAPPED:
         if tensors and all(name.startswith(prefix) for name in tensors):
             tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of formulas in torch, for any dtype and device, differentiable: what `models.activations.PRIMITIVES` is
-in numpy."""
+"""The functions of formulas in torch, for any dtype and device, differentiable: what
+`models.program.activations.PRIMITIVES` is in numpy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fused_mlp.models.formula import PARAMETERS, Formula
+from fused_mlp.models.program.formula import PARAMETERS, Formula
 
 
 def _maximum(a: Any, b: Any) -> Any:

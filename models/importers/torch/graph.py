@@ -5,9 +5,7 @@ depend on the rows, and hands the rest to the table of operators. Owns what a re
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,15 +14,20 @@ from torch.fx import GraphModule, Node
 
 from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.importers.building.builder import Builder
-from fused_mlp.models.importers.building.nodes import Constant, Place
+from fused_mlp.models.importers.building.nodes import Constant
 from fused_mlp.models.importers.building.rows import Rows
-from fused_mlp.models.importers.torch.aten import OPERATORS, REFUSED, Call, one_row
-from fused_mlp.models.importers.torch.aten.refusals import REFUSED_LAYERS
+from fused_mlp.models.importers.building.whole_numbers import is_ids
+from fused_mlp.models.importers.torch.aten import ON_IDS, OPERATORS, REFUSED, Call, RowNumbers, one_row
+from fused_mlp.models.importers.torch.aten.refusals import REFUSED_LAYERS, UNKNOWN, autocast
+from fused_mlp.models.importers.torch.bounds import bounded
+from fused_mlp.models.importers.torch.places import layers_of, place_of
 from fused_mlp.models.importers.torch.tensors import to_array
 
-_NOT_THEIRS = (str(Path(torch.__file__).parent), "torch/", str(Path(__file__).resolve().parents[1]))
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]+\n\s*([^\n]+)')
-_LONGEST_LINE = 80
+_NUMBERS_ROWS = "it numbers the rows: a row is answered alike wherever it stands"
+_MAKE_WHOLE = (  # conditions
+    "isnan", "logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "__and", "__or", "__xor", "any", "all",
+)  # fmt: skip
 _POSITIONS = ("arange", "range", "linspace", "eye", "tril_indices", "triu_indices")  # of that many rows
 
 
@@ -39,6 +42,7 @@ class GraphReader:
         self._prefix = prefix
         self._dtypes = dtypes
         self._quantized = quantized
+        self._bounded = bounded()  # one for the graph, whose values stay alive
         self._origins: dict[int, str] = {}  # id of a tensor -> its name
         self._trained: dict[int, Tensor] = {}  # parameters, and what is computed from them
         self._constants: dict[int, tuple[Tensor, Constant]] = {}
@@ -49,7 +53,7 @@ class GraphReader:
             self._trained[id(tensor)] = tensor
 
     def run(self, module: GraphModule, inputs: Sequence[Any]) -> Any:
-        """What the graph returns: Rows where it depends on the rows, tensors where it does not."""
+        """The outputs of the graph: Rows where they depend on the rows, else tensors."""
         values: dict[Node, Any] = {}
         given = iter(inputs)
         for node in module.graph.nodes:
@@ -90,25 +94,22 @@ class GraphReader:
         if name.startswith(("_assert", "sym_constrain")):
             return None
         if name in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
+            if name == "wrap_with_autocast" and arguments[2]:
+                raise ModelLoadError(f"{place_of(node, 'autocast', self._prefix)}: {autocast(arguments[1])}")
             at = next(i for i, each in enumerate(arguments) if isinstance(each, GraphModule))
             return self.run(arguments[at], arguments[at + 1 :])
+        if name != "embedding_bag":
+            _refuse_row_numbers(_flat([arguments, options]))
         if not any(isinstance(each, Rows) for each in _flat([arguments, options])):
             return self._compute(node, arguments, options)
-        place = self._place(node, name)
+        place = place_of(node, name, self._prefix)
         with self._builder.at(place):
-            for layer, why in REFUSED_LAYERS.items():
-                if any(kind.startswith(layer) for kind in _layers(node)):
-                    raise ModelLoadError(why)
-            if name in REFUSED:
-                raise ModelLoadError(REFUSED[name])
-            read = OPERATORS.get(name)
-            if read is None:
-                raise ModelLoadError(
-                    f"the operator {name} is no step of an MLP; see docs/models/index.md for those that are"
-                )
-            call = Call(self._builder, self.constant, made)
+            of_ids = name in ON_IDS and any(map(is_ids, _flat([arguments, options])))
+            _check_operator(node, name, of_ids)
+            given = next((each.meta.get("val") for each in node.args if isinstance(each, Node)), None)
+            call = Call(self._builder, self.constant, made, given)
             try:
-                result = read(call, *arguments, **options)
+                result = self._read(name, call, arguments, options)
             except (
                 ArithmeticError,
                 AssertionError,
@@ -122,21 +123,42 @@ class GraphReader:
             values[node.args[0]] = result  # export.py has seen to it that no view of it is read again
         return result
 
+    def _read(self, name: str, call: Call, arguments: Any, options: Any) -> Any:
+        if any(map(is_ids, _flat([arguments, options]))):
+            if name in ON_IDS:
+                result = ON_IDS[name](call, *arguments, **options)
+                if result is not NotImplemented:
+                    return result
+            elif not _made_dtype(call.made).is_floating_point and name not in _MAKE_WHOLE:
+                raise ModelLoadError(f"{name} of ids is no rule for whole numbers: make floats of them first")
+            single = _made_dtype(call.made) != torch.float64
+            arguments, options = self._as_floats(arguments, single), self._as_floats(options, single)
+        return OPERATORS[name](call, *arguments, **options)
+
+    def _as_floats(self, arguments: Any, single: bool) -> Any:
+        return torch.fx.node.map_aggregate(
+            arguments,
+            lambda each: self._builder.as_floats(each, single=single) if isinstance(each, Rows) else each,
+        )
+
     def _compute(self, node: Node, arguments: Any, options: Any) -> Any:
-        """What depends on no row. Sizes are taken for one row, over which the result is then broadcast."""
+        """Computes a node that depends on no row. Sizes are for one row; the result is then broadcast."""
         if _operator_name(node) in _POSITIONS and any(
             isinstance(each, torch.SymInt) for each in _flat([arguments, options])
         ):
-            place = self._place(node, _operator_name(node))
-            raise ModelLoadError(f"{place}: it numbers the rows: a row is answered alike wherever it stands")
+            place = place_of(node, _operator_name(node), self._prefix)
+            step = arguments[2] if len(arguments) == 3 else 1
+            if _operator_name(node) == "arange" and isinstance(step, int):
+                return RowNumbers(step, str(place))  # where the bags of an nn.EmbeddingBag start
+            raise ModelLoadError(f"{place}: {_NUMBERS_ROWS}")
         arguments, options = _sized(arguments), _sized(options)
         if "device" in options:
             options = {**options, "device": None}
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._bounded:
                 made = node.target(*arguments, **options)  # type: ignore[operator]
         except (RuntimeError, TypeError, ValueError) as error:
-            place = self._place(node, _operator_name(node))
+            place = place_of(node, _operator_name(node), self._prefix)
             raise ModelLoadError(
                 f"{place}: it cannot be computed ahead of the rows: {first_line(error)}"
             ) from error
@@ -144,20 +166,22 @@ class GraphReader:
             self._trained.update({id(each): each for each in _flat(made) if isinstance(each, Tensor)})
         return made
 
-    def _place(self, node: Node, name: str) -> Place:
-        stack = node.meta.get("nn_module_stack") or {}
-        path, kind = "", ""
-        for each in stack.values():
-            if isinstance(each, tuple) and len(each) == 2 and f"{each[0]}.".startswith(self._prefix):
-                path = str(each[0])
-                kind = each[1] if isinstance(each[1], str) else each[1].__qualname__
-        path = path.removeprefix(self._prefix.rstrip(".")).lstrip(".")
-        path = re.sub(r"@\d+$", "", path)  # of a module's second call
-        leaf = kind.startswith("torch.nn.modules.") or name == "linear"
-        label = kind.rpartition(".")[2]
-        own = f"{path}.{name}" if path else name
-        where = f"layer {path}: {label}" if leaf and path else f"{path or label or 'the model'}: {name}"
-        return Place(where, path if leaf and path else own, _source_line(node))
+
+def _check_operator(node: Node, name: str, of_ids: bool) -> None:
+    """Refuse what no step is made of."""
+    for layer, why in REFUSED_LAYERS.items():
+        if any(kind.startswith(layer) for kind in layers_of(node)):
+            raise ModelLoadError(why)
+    if name in REFUSED and not of_ids:
+        raise ModelLoadError(REFUSED[name])
+    if name not in OPERATORS and not of_ids:
+        raise ModelLoadError(UNKNOWN.format(name))
+
+
+def _refuse_row_numbers(arguments: Sequence[Any]) -> None:
+    for each in arguments:
+        if isinstance(each, RowNumbers):
+            raise ModelLoadError(f"{each.place}: {_NUMBERS_ROWS}")
 
 
 def _operator_name(node: Node) -> str:
@@ -170,30 +194,8 @@ def _operator_name(node: Node) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def _layers(node: Node) -> list[str]:
-    """The types of the modules that a node is part of."""
-    stack = (node.meta.get("nn_module_stack") or {}).values()
-    kinds = [each[1] for each in stack if isinstance(each, tuple) and len(each) == 2]
-    return [kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}" for kind in kinds]
-
-
 def _writes(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def _source_line(node: Node) -> str:
-    """The user's own line that led to a node: the innermost one outside torch."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [frame for frame in frames if not _is_ours(frame[0])]
-    if not own:
-        return ""
-    path, number, code = own[-1]
-    code = code if len(code) <= _LONGEST_LINE else f"{code[: _LONGEST_LINE - 3]}..."
-    return f"{Path(path).name}:{number}, `{code}`"
-
-
-def _is_ours(path: str) -> bool:
-    return path.startswith(_NOT_THEIRS) or str(Path(path).resolve()).startswith(_NOT_THEIRS)
 
 
 def _filled(arguments: Any, values: Mapping[Node, Any]) -> Any:
@@ -208,6 +210,12 @@ def _flat(arguments: Any) -> list[Any]:
     if isinstance(arguments, dict):
         return _flat(list(arguments.values()))
     return [arguments]
+
+
+def _made_dtype(made: Any) -> torch.dtype:
+    first = made[0] if isinstance(made, (list, tuple)) else made
+    dtype: torch.dtype = first.dtype
+    return dtype
 
 
 def _sized(arguments: Any) -> Any:

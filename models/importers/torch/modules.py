@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional
 
-from fused_mlp.models.chain import function_text
-from fused_mlp.models.formula import Formula, parse
 from fused_mlp.models.importers.torch.formulas import apply
-from fused_mlp.models.spec import DEFAULT_SLOPE, OutputActivation
+from fused_mlp.models.importers.torch.steps import apply_rules, bag, bucketize, normalize
+from fused_mlp.models.program.chain import function_text
+from fused_mlp.models.program.formula import Formula, parse
+from fused_mlp.models.program.inputs import Rule
+from fused_mlp.models.program.spec import DEFAULT_SLOPE, OutputActivation
 
 # By the first part of the formula: its parameters follow.
 _MODULES: dict[str, Callable[..., nn.Module]] = {
@@ -102,25 +103,53 @@ class RowNorm(ScaleShift):
         return f"{self.kind}, eps={self.eps}"
 
 
+class RaggedBag(nn.Module):
+    """An nn.EmbeddingBag for rows of a fixed length in which -1 stands for no id."""
+
+    def __init__(self, table: nn.Parameter, mode: str, padding: int | None) -> None:
+        super().__init__()
+        self.weight, self.mode, self.padding = table, mode, padding
+
+    def forward(self, ids: Tensor, offsets: None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        return bag(ids, self.weight, self.mode, self.padding, per_sample_weights)
+
+    def extra_repr(self) -> str:
+        return f"{self.mode}, padding={self.padding}"
+
+
+class Buckets(nn.Module):
+    """torch.bucketize with its boundaries."""
+
+    boundaries: Tensor
+
+    def __init__(self, boundaries: Tensor, right: bool) -> None:
+        super().__init__()
+        self.register_buffer("boundaries", boundaries)
+        self.right = right
+
+    def forward(self, x: Tensor) -> Tensor:
+        return bucketize(x, self.boundaries, self.right)
+
+
+class WholeNumbers(nn.Module):
+    """The rules of a field, on int64."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        super().__init__()
+        self.rules = rules
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return apply_rules(self.rules, numbers.long())
+
+    def extra_repr(self) -> str:
+        return ", ".join(rule.op for rule in self.rules)
+
+
 class Squeeze(nn.Module):
     """(..., 1) -> (...), at the end of a chain."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.squeeze(-1)
-
-
-def normalize(
-    x: Tensor, kind: str, eps: float, weight: Tensor | None = None, bias: Tensor | None = None
-) -> Tensor:
-    """What a Norm step computes, over the last dimension."""
-    if kind == "layer":
-        return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
-    if kind == "rms":
-        x = functional.rms_norm(x, x.shape[-1:], weight, eps)
-    else:
-        x = functional.normalize(x, dim=-1, eps=eps)
-        x = x if weight is None else x * weight
-    return x if bias is None else x + bias
 
 
 def activation_module(name: OutputActivation, negative_slope: float = DEFAULT_SLOPE) -> nn.Module:

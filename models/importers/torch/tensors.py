@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fused_mlp.models.dtypes import Array, named_dtype
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.spec import Dtype
+from fused_mlp.models.program.spec import Dtype
+from fused_mlp.models.weights.dtypes import Array, named_dtype
 
 TORCH_DTYPES: dict[Dtype, torch.dtype] = {
     "float32": torch.float32,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of numbers from files and stdin, and outputs into files: how they are read, sent in parts and written."""
+"""Reads rows of numbers from files and stdin, sends them in parts, and writes the outputs."""

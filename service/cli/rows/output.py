@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs into a file, part by part; the file's name tells the format. The rows go into a temporary file beside it,
-which takes its name when all are there: so a partial file is never visible under that name."""
+"""Writes outputs to a file, part by part; the file's name tells the format. The rows go to a temporary file beside it,
+which gets the name once it is complete: a partial file is never visible under that name."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 import os
 import secrets
 import stat
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
-from io import BytesIO
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Protocol, Self, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias
 from zipfile import ZipFile
 
 import numpy as np
@@ -23,133 +24,107 @@ from numpy.typing import NDArray
 from fused_mlp.service.client.prediction import ONLY_OUTPUT
 
 STDOUT = Path("-")
-_NPY_HEADER_BYTES = 512  # enough for the longest shape that numpy has, of 64 dimensions
-_JSON_WORDS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
+SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+_ONE_ARRAY = (".npy", ".csv", ".tsv")
+# (rows, width), or all outputs by name, each (rows, width) or (rows,).
+Outputs: TypeAlias = "NDArray[Any] | Mapping[str, NDArray[Any]]"
 
 
 class OutputError(Exception):
     """The outputs cannot be written. The text says why, in one line."""
 
 
-# (rows, width), or all outputs by name, each (rows, width) or (rows,).
-Outputs: TypeAlias = "NDArray[Any] | Mapping[str, NDArray[Any]]"
-
-
 class Writer(Protocol):
-    def write(self, rows: Any) -> bytes:
-        """rows: Outputs; (rows, width) alone where the format holds one array -> what to append."""
+    def write(self, rows: Any) -> None:
+        """rows: Outputs; (rows, width) where the format holds one array."""
 
-    def end(self) -> tuple[bytes, bytes]:
-        """What to append after the last row, and what to write over the beginning."""
-
-
-class DelimitedWriter:
-    """CSV and TSV without a header: the names of outputs can be numbers (the digits model's are)."""
-
-    def __init__(self, delimiter: str) -> None:
-        self._delimiter = delimiter
-
-    def write(self, rows: NDArray[Any]) -> bytes:
-        return "".join(f"{self._delimiter.join(row)}\n" for row in _texts(rows)).encode()
-
-    def end(self) -> tuple[bytes, bytes]:
-        return b"", b""
+    def finish(self) -> None:
+        """Called after the last row."""
 
 
-class JsonLinesWriter:
-    def write(self, rows: Outputs) -> bytes:
-        return "".join(f"{row}\n" for row in _json_rows(rows)).encode()
+class _CsvWriter:
+    """Writes no header: the names of outputs can be numbers (those of the digits model are)."""
 
-    def end(self) -> tuple[bytes, bytes]:
-        return b"", b""
+    def __init__(self, file: IO[bytes], delimiter: str) -> None:
+        self._file, self._delimiter = file, delimiter
 
+    def write(self, rows: NDArray[Any]) -> None:
+        text = io.StringIO()
+        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerows(_shortest(rows))
+        self._file.write(text.getvalue().encode())
 
-class JsonWriter:
-    """A list of rows, one on each line."""
-
-    def __init__(self) -> None:
-        self._separator = "[\n"
-
-    def write(self, rows: Outputs) -> bytes:
-        text = self._separator + ",\n".join(_json_rows(rows))
-        self._separator = ",\n"
-        return text.encode()
-
-    def end(self) -> tuple[bytes, bytes]:
-        return b"\n]\n", b""
+    def finish(self) -> None:
+        """Nothing follows the rows."""
 
 
-class NpyWriter:
-    """`leading`: the dimensions before the last; None for as many rows as come. The header is written last, because
-    the number of rows is not known before."""
+class _JsonWriter:
+    """A list with a row on each line, or JSON Lines."""
 
-    def __init__(self, leading: tuple[int, ...] | None) -> None:
-        self._leading = leading
-        self._rows = self._width = 0
-        self._dtype = np.dtype(np.float32)
+    def __init__(self, file: IO[bytes], lines: bool) -> None:
+        self._file = file
+        self._next, self._between, self._after, self._end = (
+            ("", "", "\n", "") if lines else ("[\n", ",\n", "", "\n]\n")
+        )
 
-    def write(self, rows: NDArray[Any]) -> bytes:
-        room = b"" if self._rows else bytes(_NPY_HEADER_BYTES)
+    def write(self, rows: Outputs) -> None:
+        for row in _json_rows(rows):
+            self._file.write(f"{self._next}{json.dumps(row)}{self._after}".encode())
+            self._next = self._between
+        self._file.flush()  # a program may read JSON Lines from a pipe
+
+    def finish(self) -> None:
+        self._file.write(self._end.encode())
+
+
+class _NpyWriter:
+    """`leading`: the dimensions before the last; None to count the rows. The header is written again at the end, when
+    their number is known: numpy leaves room for it."""
+
+    def __init__(self, file: IO[bytes], leading: tuple[int, ...] | None) -> None:
+        self._file, self._leading = file, leading
+        self._rows = 0
+
+    def write(self, rows: NDArray[Any]) -> None:
+        if not self._rows:
+            self._last = rows
+            self._write_header()
         self._rows += len(rows)
-        self._width, self._dtype = rows.shape[1], rows.dtype
-        return room + rows.tobytes()
+        self._file.write(rows.tobytes())
 
-    def end(self) -> tuple[bytes, bytes]:
-        shape = (*((self._rows,) if self._leading is None else self._leading), self._width)
-        fields = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
-        start = b"\x93NUMPY\x01\x00" + (_NPY_HEADER_BYTES - 10).to_bytes(2, "little")
-        header = start + repr(fields).encode()
-        return b"", header.ljust(_NPY_HEADER_BYTES - 1) + b"\n"
+    def finish(self) -> None:
+        self._file.seek(0)
+        self._write_header()
+
+    def _write_header(self) -> None:
+        shape = (*((self._rows,) if self._leading is None else self._leading), self._last.shape[1])
+        fields = {"descr": self._last.dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, fields)
 
 
-class NpzWriter:
-    """An array for each output, `output` where only one was asked for. Kept in memory until all rows are there: the
+class _NpzWriter:
+    """An array for each output, `output` where only one was asked for. They are kept in memory until the end: the
     arrays follow one another in the file."""
 
-    def __init__(self, leading: tuple[int, ...] | None) -> None:
-        self._leading = leading
+    def __init__(self, file: IO[bytes], leading: tuple[int, ...] | None) -> None:
+        self._file, self._leading = file, leading
         self._parts: dict[str, list[NDArray[Any]]] = {}
 
-    def write(self, rows: Outputs) -> bytes:
+    def write(self, rows: Outputs) -> None:
         for name, part in (rows if isinstance(rows, Mapping) else {ONLY_OUTPUT: rows}).items():
             self._parts.setdefault(name, []).append(part)
-        return b""
 
-    def end(self) -> tuple[bytes, bytes]:
-        file = BytesIO()
-        # Not np.savez: an output may be called like one of its arguments.
-        with ZipFile(file, "w") as archive:
+    def finish(self) -> None:
+        # Not np.savez: the name of an output may be one of its arguments.
+        with ZipFile(self._file, "w") as archive:
             for name, parts in self._parts.items():
                 array = np.concatenate(parts)
-                if self._leading is not None:
-                    array = array.reshape(*self._leading, *array.shape[1:])
+                shape = array.shape if self._leading is None else (*self._leading, *array.shape[1:])
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-        return file.getvalue(), b""
-
-
-SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
-_ONE_ARRAY = (".npy", ".csv", ".tsv")
-
-
-def make_writer(path: Path, leading: tuple[int, ...] | None) -> Writer:
-    match path.suffix.lower():
-        case ".npy":
-            return NpyWriter(leading)
-        case ".npz":
-            return NpzWriter(leading)
-        case ".csv":
-            return DelimitedWriter(",")
-        case ".tsv":
-            return DelimitedWriter("\t")
-        case ".json":
-            return JsonWriter()
-        case _:
-            return JsonLinesWriter()
+                    np.lib.format.write_array(member, array.reshape(shape), allow_pickle=False)
 
 
 def check_output(path: Path | None, source: str | None, all_outputs: bool = False) -> None:
-    """Raises OutputError for what can be known to fail before any work."""
+    """Raises OutputError for failures that can be foreseen before any work."""
     if path is None or path == STDOUT:
         return
     if path.suffix.lower() not in SUFFIXES:
@@ -163,93 +138,70 @@ def check_output(path: Path | None, source: str | None, all_outputs: bool = Fals
     if path.exists() and not path.is_file():
         raise OutputError(f"{path}: is not a regular file")
     if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
-        raise OutputError(f"{path}: is the input, too; give the outputs another name")
+        raise OutputError(f"{path}: is also the input; give the outputs another name")
 
 
-def open_output(path: Path | None, leading: tuple[int, ...] | None) -> OutputFile | StandardOutput | NoOutput:
+@contextmanager
+def open_output(path: Path | None, leading: tuple[int, ...] | None) -> Iterator[Writer | None]:
+    """Gives the file its name on leaving without an error, and removes the temporary file on leaving with one. Signals
+    that end the process raise such errors (interruption.py)."""
     if path is None:
-        return NoOutput()
-    return StandardOutput() if path == STDOUT else OutputFile(path, leading)
-
-
-class OutputFile:
-    """A context: leaving it without an error gives the file its name, leaving it with one removes what was written.
-    Signals that end the process are such errors (interruption.py)."""
-
-    def __init__(self, path: Path, leading: tuple[int, ...] | None) -> None:
-        self._path = Path(os.path.realpath(path))  # a link stays a link
-        self._writer = make_writer(path, leading)
-        self._temporary = self._path.with_name(f".fused-mlp-{secrets.token_hex(6)}.part")
-
-    def __enter__(self) -> Self:
-        self._file: IO[bytes] = self._temporary.open("xb")
-        if self._path.exists():
-            os.fchmod(self._file.fileno(), stat.S_IMODE(self._path.stat().st_mode))
-        return self
-
-    def write(self, rows: Outputs) -> None:
-        self._file.write(self._writer.write(rows))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+        yield None
+        return
+    if path == STDOUT:
         try:
-            if kind is None:
-                self._finish()
-        finally:
-            self._temporary.unlink(missing_ok=True)
-            with suppress(OSError):  # what a full disk did not take is flushed once more
-                self._file.close()
-
-    def _finish(self) -> None:
-        end, beginning = self._writer.end()
-        self._file.write(end)
-        self._file.seek(0)
-        self._file.write(beginning)
-        self._file.close()
-        self._temporary.replace(self._path)
-
-
-class NoOutput:
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing to close."""
-
-    def write(self, rows: Outputs) -> None:
-        """Nothing to write."""
-
-
-class StandardOutput(NoOutput):
-    """JSON Lines on stdout."""
-
-    def write(self, rows: Outputs) -> None:
-        try:
-            sys.stdout.write(JsonLinesWriter().write(rows).decode())
-            sys.stdout.flush()
+            yield _JsonWriter(sys.stdout.buffer, lines=True)
         except BrokenPipeError:
-            os._exit(1)  # the reader has seen enough; Python would complain when it closes stdout
+            os._exit(1)  # the reader has closed the pipe; Python would complain when it closes stdout
+        return
+    path = Path(os.path.realpath(path))  # a link stays a link
+    temporary = path.with_name(f".fused-mlp-{secrets.token_hex(6)}.part")
+    file = temporary.open("xb")
+    try:
+        if path.exists():
+            os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+        writer = _make_writer(path.suffix.lower(), file, leading)
+        yield writer
+        writer.finish()
+        file.close()
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # close flushes again what a full disk refused
+            file.close()
 
 
-def _texts(rows: NDArray[Any]) -> list[Any]:
-    """The shortest text of each number that reads back as the same number, in lists as `rows` is."""
-    texts: list[Any] = rows.astype("U32").tolist()
-    return texts
+def finite(value: Any) -> Any:
+    """JSON has no NaN or Infinity: they become strings, as in protobuf's JSON."""
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    if math.isnan(value):
+        return "NaN"
+    return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _json_rows(rows: Outputs) -> list[str]:
+def _make_writer(suffix: str, file: IO[bytes], leading: tuple[int, ...] | None) -> Writer:
+    match suffix:
+        case ".npy":
+            return _NpyWriter(file, leading)
+        case ".npz":
+            return _NpzWriter(file, leading)
+        case ".csv" | ".tsv":
+            return _CsvWriter(file, "," if suffix == ".csv" else "\t")
+        case _:
+            return _JsonWriter(file, lines=suffix != ".json")
+
+
+def _shortest(rows: NDArray[Any]) -> list[Any]:
+    """Nested lists of float64 that print as the shortest text which reads back as the same number in the type of
+    `rows`."""
+    numbers: list[Any] = rows.astype("U32").astype(np.float64).tolist()
+    return numbers
+
+
+def _json_rows(rows: Outputs) -> list[Any]:
     """A list for each row, or an object: {"pi": [0.25, 0.75], "v": 0.5}."""
     if not isinstance(rows, Mapping):
-        return [_json_row(row) for row in _texts(rows)]
-    heads = []
-    for name, head in rows.items():
-        key = json.dumps(name)
-        heads.append([f"{key}: {_json_row(value)}" for value in _texts(head)])
-    return [f"{{{', '.join(pairs)}}}" for pairs in zip(*heads, strict=True)]
-
-
-def _json_row(row: list[str] | str) -> str:
-    if isinstance(row, str):
-        return _JSON_WORDS.get(row, row)
-    return f"[{', '.join(_JSON_WORDS.get(text, text) for text in row)}]"
+        return list(map(finite, _shortest(rows)))
+    columns = [map(finite, _shortest(head)) for head in rows.values()]
+    return [dict(zip(rows, values, strict=True)) for values in zip(*columns, strict=True)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows to a server in parts, several in flight, answers in order; and what came back, added up."""
+"""Sends rows to a server in parts, several at a time, and adds up the answers in order."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fused_mlp.service.cli.rendering import MOST_ROWS
+from fused_mlp.service.cli.output.rendering import MAX_SHOWN_ROWS
 from fused_mlp.service.client import Prediction
 from fused_mlp.service.client.prediction import Timings
-from fused_mlp.service.variant import Variant
+from fused_mlp.variant import Variant
 
-# Enough to keep the server busy while a part is read here; well within its queue of 8192 rows.
+# Keeps the server busy while the next part is read; well within its queue of 8192 rows.
 IN_FLIGHT = 4
 
 
 def predict_parts(
-    send: Callable[[NDArray[Any], int | None], Prediction],
-    parts: Iterator[NDArray[Any]],
-    version: int | None,
+    send: Callable[[Any, int | None], Prediction], parts: Iterator[Any], version: int | None
 ) -> Iterator[Prediction]:
-    """`send(part, version)` is called on threads. The version that answers the first part answers all others: a new
-    one that is loaded meanwhile must not mix its outputs in."""
+    """`send(part, version)` is called on threads. The version that answers the first part answers the others too: the
+    outputs of a version loaded meanwhile must not be mixed in."""
     pool = ThreadPoolExecutor(IN_FLIGHT)
     pending: deque[Future[Prediction]] = deque()
     try:
@@ -40,7 +38,7 @@ def predict_parts(
         while pending:
             yield pending.popleft().result()
     finally:
-        # Calls under way end when the client is closed.
+        # Calls in flight end when the client is closed.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -53,13 +51,13 @@ class Answers:
     requests: int = 0
     _first: Prediction | None = None
     _kept: list[Mapping[str, NDArray[Any]]] = field(default_factory=list)
-    _variants: dict[str, None] = field(default_factory=dict)  # sets that keep their order
+    _variants: dict[str, None] = field(default_factory=dict)  # an ordered set
     _strategies: dict[str, None] = field(default_factory=dict)
     _timings: Timings = field(default_factory=lambda: Timings(0.0, 0.0, 0))
 
     def add(self, prediction: Prediction) -> None:
         self._first = self._first or prediction
-        if self.keep_all or self.rows < MOST_ROWS:
+        if self.keep_all or self.rows < MAX_SHOWN_ROWS:
             self._kept.append(prediction.outputs)
         self.rows += len(prediction.output)
         self.requests += 1
@@ -73,7 +71,7 @@ class Answers:
         )
 
     def merged(self) -> Prediction:
-        """As one prediction, with the rows that were kept: times are sums, batch_rows is the largest."""
+        """All answers as one prediction, with the kept rows: times are sums, batch_rows is the largest."""
         assert self._first is not None
         outputs = {name: np.concatenate([kept[name] for kept in self._kept]) for name in self._first.outputs}
         return replace(

@@ -1,67 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every reader of rows shares: the error it raises, how an array is laid out as rows, and the size of a part."""
+"""Rows to predict: the error of a reader, how an array is laid out as rows, and the size of a request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-# A part is one request. Its bytes stay far below any server's message limit, which is at least 4 MiB.
+# A part is one request. Its size stays far below the message limit of any server, which is at least 4 MiB.
 _PART_BYTES = 1 << 20
-_WIDEST_ELEMENT_BYTES = 8
+_MAX_ELEMENT_BYTES = 8
 
 
 class InputError(Exception):
-    """The input is not rows of numbers. The text says what was expected, what came and where, in one line."""
-
-
-class Rows(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        """That of an array; None for text, whose rows are counted as they come."""
-
-    def parts(self, most_rows: int, width: int) -> Iterator[NDArray[Any]]:
-        """Arrays of (rows, width), at most `most_rows` each. Text has a width of its own and ignores `width`.
-        Raises InputError."""
-
-    def share_read(self) -> float | None:
-        """How much of a text was read; None where that is not known."""
+    """The input cannot be read as rows. The text is one line: where, what was expected and what was found."""
 
 
 @dataclass(frozen=True)
-class MemoryRows:
+class Rows:
+    """`parts(max_rows, width)` yields arrays of (rows, width), at most `max_rows` each, or dicts of arrays by input
+    name; it raises InputError. Text has its own width and ignores the argument."""
+
     name: str
-    array: NDArray[Any]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    def parts(self, most_rows: int, width: int) -> Iterator[NDArray[Any]]:
-        rows = np.ascontiguousarray(self.array).reshape(-1, width)
-        step = part_rows(most_rows, width)
-        for first in range(0, len(rows), step):
-            yield check_range(rows[first : first + step], self.name, first)
-
-    def share_read(self) -> None:
-        """`shape` says more."""
+    parts: Callable[[int, int], Iterator[Any]]
+    shape: tuple[int, ...] | None = None  # None for text: its rows are counted while they are read
+    share_read: Callable[[], float | None] = lambda: None  # None: unknown
 
 
-def part_rows(most_rows: int, width: int) -> int:
-    return max(1, min(most_rows, _PART_BYTES // (_WIDEST_ELEMENT_BYTES * max(1, width))))
+def rows_of_text(rows: Iterator[NDArray[np.float32]], max_rows: int) -> Iterator[NDArray[np.float32]]:
+    """rows: arrays of (width,)."""
+    for first in rows:
+        step = part_rows(max_rows, len(first))
+        rows = itertools.chain([first], rows)
+        while part := list(itertools.islice(rows, step)):
+            yield np.stack(part)
+
+
+def part_rows(max_rows: int, width: int) -> int:
+    return max(1, min(max_rows, _PART_BYTES // (_MAX_ELEMENT_BYTES * max(1, width))))
 
 
 def leading_shape(shape: tuple[int, ...], width: int) -> tuple[int, ...] | None:
-    """The dimensions in front of a row: the last dimensions are flattened into one row when their product is its
-    width. None when no such layout exists."""
+    """The dimensions in front of a row: the last dimensions whose product is `width` form one row. None if no
+    such dimensions exist."""
     for first in reversed(range(len(shape))):
         if prod(shape[first:]) == width:
             return shape[:first]
@@ -69,7 +55,7 @@ def leading_shape(shape: tuple[int, ...], width: int) -> tuple[int, ...] | None:
 
 
 def fits_float32(numbers: Sequence[float]) -> bool:
-    """Whether all are finite, and stay finite as float32."""
+    """Whether all numbers are finite as float32."""
     try:
         with np.errstate(over="ignore"):
             return bool(np.isfinite(np.array(numbers, np.float64).astype(np.float32)).all())
@@ -77,20 +63,5 @@ def fits_float32(numbers: Sequence[float]) -> bool:
         return False
 
 
-def shorten(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
-
-
-def check_range(part: NDArray[Any], name: str, first_row: int) -> NDArray[Any]:
-    """The part, whose first row has the index `first_row`. A finite number that float32 cannot hold is refused: the
-    model would see an infinity."""
-    if part.dtype.kind == "f" and part.dtype.itemsize > np.dtype(np.float32).itemsize:
-        with np.errstate(over="ignore"):
-            beyond = np.isinf(part.astype(np.float32)) & np.isfinite(part)
-        if beyond.any():
-            row, column = np.argwhere(beyond)[0]
-            raise InputError(
-                f"{name}, row {first_row + row + 1}, column {column + 1}: expected a number that fits float32, "
-                f"got {part[row, column]:g}"
-            )
-    return part
+def shorten(text: str, limit: int = 40) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}..."

@@ -15,10 +15,7 @@ PyObject* refused_type = nullptr;
 void raise_refused(Status status, const std::string& text, std::uint32_t retry_after_ms, nb::object lane,
                    std::int64_t version) {
   const nb::handle type = refused_type;
-  // The text may hold a client's bytes that are not UTF-8: replace those.
-  nb::object message =
-      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-  nb::object error = type(message);
+  nb::object error = type(text_of(text));
   error.attr("status") = nb::cast(status);
   error.attr("retry_after_ms") = retry_after_ms;
   error.attr("lane") = lane;

@@ -8,13 +8,13 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings/engine.hpp"
-#include "front/grpc/metadata.hpp"
+#include "bindings/engine/engine.hpp"
+#include "bindings/errors.hpp"
+#include "front/call/metadata.hpp"
 #include "front/http2/nghttp2_check.hpp"
+#include "front/methods/application.hpp"
 #include "front/methods/bridge.hpp"
-#include "front/methods/echo.hpp"
-#include "front/rest/rest_answer.hpp"
-#include "front/server/application.hpp"
+#include "front/rest/rest_call.hpp"
 #include "front/server/server.hpp"
 
 namespace nb = nanobind;
@@ -29,38 +29,40 @@ class FrontServer {
  public:
   // Both or neither of engine and router; they outlive this (keep_alive below).
   FrontServer(const ServerOptions& options, PythonEngine* engine, const Router* router,
-              std::vector<PythonRpc> rpcs, RestOptions rest)
+              std::vector<PythonRpc> rpcs, RestOptions rest, Callers* callers)
       : engine_(engine),
         router_(router),
+        callers_(callers),
         rpcs_(std::move(rpcs)),
         rest_(std::move(rest)),
-        bridge_(options.limits.max_control_bytes),
-        server_(options) {}
+        bridge(options.limits.max_control_bytes),
+        server(options) {}
   ~FrontServer() {
     const nb::gil_scoped_release unlocked;
-    server_.stop();
+    server.stop();
   }
 
   void start() {
-    server_.start([this](Loop& loop) {
+    server.start([this](Loop& loop) {
       if (engine_ == nullptr || router_ == nullptr) {
-        return rpcs_.empty() ? make_echo_application() : make_python_application(loop, bridge_, rpcs_);
+        return rpcs_.empty() ? make_echo_application() : make_python_application(loop, bridge, rpcs_);
       }
-      return make_service_application(loop, engine_->engine(), *router_, bridge_, health_, rpcs_, rest_);
+      return make_service_application(loop, engine_->engine(), *router_, bridge, health, rpcs_, rest_,
+                                      callers_);
     });
   }
-  Server& server() { return server_; }
-  Bridge& bridge() { return bridge_; }
-  HealthTable& health() { return health_; }
 
  private:
   PythonEngine* engine_;
   const Router* router_;
+  Callers* callers_;
   std::vector<PythonRpc> rpcs_;
   RestOptions rest_;
-  Bridge bridge_;
-  HealthTable health_;
-  Server server_;
+
+ public:
+  Bridge bridge;
+  HealthTable health;
+  Server server;  // last: it ends first
 };
 
 nb::object metadata_value(const std::string& name, const std::string& value) {
@@ -70,31 +72,20 @@ nb::object metadata_value(const std::string& name, const std::string& value) {
 
 nb::list metadata_list(const Metadata& metadata) {
   nb::list list;
-  for (const auto& [name, value] : metadata) list.append(nb::make_tuple(name, metadata_value(name, value)));
+  for (const auto& [name, value] : metadata)
+    list.append(nb::make_tuple(text_of(name), metadata_value(name, value)));
   return list;
 }
 
 nb::list name_list(const std::vector<std::string>& names) {
   nb::list list;
-  for (const std::string& name : names) {
-    list.append(
-        nb::steal(PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "replace")));
-  }
+  for (const std::string& name : names) list.append(text_of(name));
   return list;
-}
-
-// A sum over all loops, of one counter that `counter` picks.
-template <class Counter>
-uint64_t total(FrontServer& self, Counter counter) {
-  uint64_t sum = 0;
-  for (const auto& loop : self.server().loops())
-    sum += counter(loop->stats()).load(std::memory_order_relaxed);
-  return sum;
 }
 
 // Bytes charged to each budget, and its limit.
 nb::dict memory(FrontServer& self) {
-  const Budgets& budgets = self.server().budgets();
+  const Budgets& budgets = self.server.budgets();
   nb::dict result;
   const auto add = [&](const char* name, const Budget& budget) {
     result[name] = nb::make_tuple(budget.used(), budget.limit());
@@ -102,53 +93,52 @@ nb::dict memory(FrontServer& self) {
   add("requests", budgets.requests);
   add("answers", budgets.answers);
   add("calls", budgets.calls);
-  add("control", self.bridge().budget());
+  add("control", self.bridge.budget());
   return result;
 }
 
+using Counter = std::atomic<uint64_t>;
+
+constexpr std::pair<const char*, Counter Stats::*> kCounters[] = {
+    {"accepted", &Stats::accepted},
+    {"connections", &Stats::connections},
+    {"calls", &Stats::calls},
+    {"failures", &Stats::failures},
+    {"open_calls", &Stats::open_calls},
+    {"received_bytes", &Stats::received_bytes},
+    {"sent_bytes", &Stats::sent_bytes},
+    {"received_resets", &Stats::received_resets},
+    {"sent_resets", &Stats::sent_resets},
+    {"tls_handshakes", &Stats::tls_handshakes}};
+
+// Sums over all loops.
 nb::dict stats(FrontServer& self) {
+  const auto total = [&](auto counter_of) {
+    uint64_t sum = 0;
+    for (const auto& loop : self.server.loops()) {
+      sum += counter_of(loop->stats()).load(std::memory_order_relaxed);
+    }
+    return sum;
+  };
+  const auto each = [&](auto counters, auto add) {
+    for (size_t i = 0; i < std::tuple_size_v<std::remove_cvref_t<decltype(Stats().*counters)>>; ++i) {
+      add(i, total([&](Stats& s) -> Counter& { return (s.*counters)[i]; }));
+    }
+  };
   nb::dict ended, refused, shortages, tls_failures, result;
-  for (size_t i = 0; i < kEndCount; ++i) {
-    ended[kEnds[i].label] = total(
-        self, [i](const Stats& s) -> auto& { return s.ended[i]; });
+  each(&Stats::ended, [&](size_t i, uint64_t count) { ended[kEnds[i].label] = count; });
+  each(&Stats::shortages, [&](size_t i, uint64_t count) { shortages[kShortages[i].label] = count; });
+  each(&Stats::tls_failures, [&](size_t i, uint64_t count) { tls_failures[kTlsFailureNames[i]] = count; });
+  each(&Stats::refused, [&](size_t code, uint64_t count) {
+    if (code != 0 && count != 0) refused[nb::int_(code)] = count;
+  });
+  for (const auto& [name, counter] : kCounters) {
+    result[name] = total([&](Stats& s) -> Counter& { return s.*counter; });
   }
-  for (size_t i = 0; i < kShortageCount; ++i) {
-    shortages[kShortages[i].label] = total(
-        self, [i](const Stats& s) -> auto& { return s.shortages[i]; });
-  }
-  for (size_t i = 0; i < kTlsFailureCount; ++i) {
-    tls_failures[kTlsFailureNames[i]] = total(
-        self, [i](const Stats& s) -> auto& { return s.tls_failures[i]; });
-  }
-  for (size_t code = 1; code < kGrpcCodeCount; ++code) {
-    const uint64_t count = total(
-        self, [code](const Stats& s) -> auto& { return s.refused[code]; });
-    if (count != 0) refused[nb::int_(code)] = count;
-  }
-  result["accepted"] = total(
-      self, [](const Stats& s) -> auto& { return s.accepted; });
-  result["connections"] = total(
-      self, [](const Stats& s) -> auto& { return s.connections; });
   result["ended"] = ended;
-  result["calls"] = total(
-      self, [](const Stats& s) -> auto& { return s.calls; });
-  result["failures"] = total(
-      self, [](const Stats& s) -> auto& { return s.failures; });
-  result["open_calls"] = total(
-      self, [](const Stats& s) -> auto& { return s.open_calls; });
   result["refused"] = refused;
   result["memory"] = memory(self);
   result["shortages"] = shortages;
-  result["received_bytes"] = total(
-      self, [](const Stats& s) -> auto& { return s.received_bytes; });
-  result["sent_bytes"] = total(
-      self, [](const Stats& s) -> auto& { return s.sent_bytes; });
-  result["received_resets"] = total(
-      self, [](const Stats& s) -> auto& { return s.received_resets; });
-  result["sent_resets"] = total(
-      self, [](const Stats& s) -> auto& { return s.sent_resets; });
-  result["tls_handshakes"] = total(
-      self, [](const Stats& s) -> auto& { return s.tls_handshakes; });
   result["tls_failures"] = tls_failures;
   return result;
 }
@@ -159,7 +149,6 @@ void register_limits(nb::module_& m) {
       .def_rw("max_message_bytes", &Limits::max_message_bytes)
       .def_rw("max_header_bytes", &Limits::max_header_bytes)
       .def_rw("max_concurrent_streams", &Limits::max_concurrent_streams)
-      .def_rw("max_stream_messages", &Limits::max_stream_messages)
       .def_rw("max_output_bytes", &Limits::max_output_bytes)
       .def_rw("max_control_calls", &Limits::max_control_calls)
       .def_rw("max_connections", &Limits::max_connections)
@@ -197,92 +186,82 @@ void register_events(nb::module_& m) {
   nb::class_<Event>(m, "CallEvent")
       .def_ro("kind", &Event::kind)
       .def_ro("call", &Event::call)
-      .def_ro("path", &Event::path)
+      .def_prop_ro("path", [](const Event& event) { return text_of(event.path); })
       .def_ro("deadline_ns", &Event::deadline_ns)
       .def_prop_ro("metadata", [](const Event& event) { return metadata_list(event.metadata); })
       .def_prop_ro("certificate_names", [](const Event& event) { return name_list(event.certificate_names); })
+      .def_ro("peer_address", &Event::peer_address)
       .def_prop_ro("body",
                    [](const Event& event) { return nb::bytes(event.body.data(), event.body.size()); });
 }
 
-void make_server(FrontServer* self, PythonEngine* engine, const Router* router, std::string host,
-                 uint16_t port, unsigned loops, const Limits& limits,
+void make_server(FrontServer* self, PythonEngine* engine, const Router* router, int listener,
+                 int rest_listener, unsigned loops, const Limits& limits,
                  const std::vector<std::pair<std::string, bool>>& rpcs, std::string certificate,
-                 std::string key, std::string client_ca, std::string crl, std::string purpose,
-                 std::string setting, int rest_port, std::vector<std::string> cors_origins) {
+                 std::string key, std::string client_ca, std::string crl,
+                 std::vector<std::string> cors_origins, Callers* callers, const AllowedHosts& hosts) {
   ServerOptions options{
-      std::move(host),
-      port,
-      rest_port,
-      loops,
-      limits,
-      TlsFiles{std::move(certificate), std::move(key), std::move(client_ca), std::move(crl)},
-      std::move(purpose),
-      std::move(setting)};
+      listener, rest_listener, loops, limits,
+      TlsFiles{std::move(certificate), std::move(key), std::move(client_ca), std::move(crl)}};
   std::vector<PythonRpc> list;
   for (const auto& [path, streams] : rpcs) list.push_back({path, streams});
   new (self) FrontServer(options, engine, router, std::move(list),
-                         RestOptions{rest_port >= 0, std::move(cors_origins)});
+                         RestOptions{rest_listener >= 0, std::move(cors_origins), hosts}, callers);
 }
 
 void publish_health(FrontServer& self,
-                    const std::vector<std::tuple<std::string, uint8_t, Metadata>>& answers) {
+                    const std::vector<std::tuple<std::string, uint8_t, Metadata, bool>>& answers) {
   HealthTable::Answers table;
-  for (const auto& [name, status, trailers] : answers) table.emplace(name, HealthAnswer{status, trailers});
-  self.health().publish(std::move(table));
+  for (const auto& [name, status, trailers, model] : answers)
+    table.emplace(name, HealthAnswer{status, trailers, model});
+  self.health.publish(std::move(table));
+}
+
+// Calls a method of a part of the front.
+template <class Part, class Result, class... Arguments>
+auto at(Part FrontServer::*part, Result (Part::*method)(Arguments...)) {
+  return [=](FrontServer& self, Arguments... arguments) -> Result {
+    return (self.*part.*method)(std::move(arguments)...);
+  };
 }
 
 void register_server(nb::module_& m) {
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<FrontServer>(m, "FrontServer", "gRPC from socket to engine. Without an engine it echoes.")
       .def("__init__", &make_server, nb::kw_only(), nb::arg("engine").none() = nb::none(),
-           nb::arg("router").none() = nb::none(), nb::arg("host") = "127.0.0.1", nb::arg("port") = 0,
+           nb::arg("router").none() = nb::none(), nb::arg("listener") = -1, nb::arg("rest_listener") = -1,
            nb::arg("loops") = 1, nb::arg("limits") = Limits(),
            nb::arg("rpcs") = std::vector<std::pair<std::string, bool>>(), nb::arg("certificate") = "",
-           nb::arg("key") = "", nb::arg("client_ca") = "", nb::arg("crl") = "", nb::arg("purpose") = "gRPC",
-           nb::arg("setting") = "FUSED_MLP_GRPC_PORT", nb::arg("rest_port") = -1,
-           nb::arg("cors_origins") = std::vector<std::string>(), nb::keep_alive<1, 2>(),
-           nb::keep_alive<1, 3>())
-      .def_prop_ro("port", [](FrontServer& self) { return self.server().port(); })
-      .def_prop_ro("rest_port", [](FrontServer& self) { return self.server().rest_port(); })
+           nb::arg("key") = "", nb::arg("client_ca") = "", nb::arg("crl") = "",
+           nb::arg("cors_origins") = std::vector<std::string>(), nb::arg("callers").none() = nb::none(),
+           nb::arg("hosts") = AllowedHosts(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+           nb::keep_alive<1, 14>())
       .def("start", &FrontServer::start)
-      .def("begin_drain", [](FrontServer& self) { self.server().begin_drain(); })
+      .def("listen", at(&FrontServer::server, &Server::listen))
+      .def("begin_drain", at(&FrontServer::server, &Server::begin_drain))
       .def(
           "wait_drained",
           [](FrontServer& self, double timeout_s) {
-            return self.server().wait_drained(
-                std::chrono::nanoseconds(static_cast<int64_t>(timeout_s * 1e9)));
+            return self.server.wait_drained(std::chrono::nanoseconds(static_cast<int64_t>(timeout_s * 1e9)));
           },
           nb::arg("timeout_s"), unlocked)
-      .def(
-          "stop", [](FrontServer& self) { self.server().stop(); }, unlocked)
-      .def(
-          "reload_tls", [](FrontServer& self) { self.server().reload_tls(); }, unlocked)
-      .def(
-          "allow_messages", [](FrontServer& self, size_t bytes) { self.server().allow_messages(bytes); },
-          nb::arg("most_bytes"))
+      .def("stop", at(&FrontServer::server, &Server::stop), unlocked)
+      .def("reload_tls", at(&FrontServer::server, &Server::reload_tls), unlocked)
+      .def("allow_messages", at(&FrontServer::server, &Server::allow_messages), nb::arg("max_bytes"))
       .def("stats", &stats)
-      .def("fileno", [](FrontServer& self) { return self.bridge().fileno(); })
-      .def(
-          "drain", [](FrontServer& self, size_t most) { return self.bridge().drain(most); },
-          nb::arg("most") = SIZE_MAX)
+      .def("fileno", [](FrontServer& self) { return self.bridge.fileno(); })
+      .def("drain", at(&FrontServer::bridge, &Bridge::drain), nb::arg("most") = SIZE_MAX)
       .def("publish_health", &publish_health, nb::arg("answers"))
-      .def("retry_waiting", [](FrontServer& self) { self.server().wake_applications(); })
+      .def("retry_waiting", at(&FrontServer::server, &Server::wake_applications))
       .def(
           "send",
           [](FrontServer& self, uint64_t call, nb::bytes message) {
-            self.bridge().send(call, std::string(message.c_str(), message.size()));
+            self.bridge.send(call, std::string(message.c_str(), message.size()));
           },
           nb::arg("call"), nb::arg("message"))
-      .def(
-          "finish",
-          [](FrontServer& self, uint64_t call, int code, std::string text, Metadata trailers) {
-            self.bridge().finish(call, code, std::move(text), std::move(trailers));
-          },
-          nb::arg("call"), nb::arg("code"), nb::arg("text") = "", nb::arg("trailers") = Metadata())
-      .def(
-          "message_done", [](FrontServer& self, uint64_t call) { self.bridge().message_done(call); },
-          nb::arg("call"));
+      .def("finish", at(&FrontServer::bridge, &Bridge::finish), nb::arg("call"), nb::arg("code"),
+           nb::arg("text") = "", nb::arg("trailers") = Metadata())
+      .def("message_done", at(&FrontServer::bridge, &Bridge::message_done), nb::arg("call"));
 }
 
 }  // namespace

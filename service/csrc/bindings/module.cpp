@@ -7,14 +7,13 @@ NB_MODULE(_engine, m) {
   // A server that exits at once does not destroy its engine, on purpose.
   nanobind::set_leak_warnings(false);
   fused_mlp::register_errors(m);  // first: others use its types
-  fused_mlp::register_clock(m);
-  fused_mlp::register_tensor(m);
+  fused_mlp::register_access(m);
   fused_mlp::register_metrics(m);
   fused_mlp::register_exposition(m);
   fused_mlp::register_completion(m);
   fused_mlp::register_trace(m);
   fused_mlp::register_engine(m);
+  fused_mlp::register_input_layout(m);
   fused_mlp::register_router(m);
   fused_mlp::register_codec(m);
-  fused_mlp::register_request_spans(m);
 }

@@ -7,15 +7,14 @@
 namespace fused_mlp {
 
 void register_errors(nanobind::module_& m);
-void register_clock(nanobind::module_& m);
-void register_tensor(nanobind::module_& m);
+void register_access(nanobind::module_& m);
 void register_metrics(nanobind::module_& m);
 void register_exposition(nanobind::module_& m);
 void register_completion(nanobind::module_& m);
 void register_engine(nanobind::module_& m);
+void register_input_layout(nanobind::module_& m);
 void register_router(nanobind::module_& m);
 void register_codec(nanobind::module_& m);
 void register_trace(nanobind::module_& m);
-void register_request_spans(nanobind::module_& m);
 
 }  // namespace fused_mlp

@@ -34,8 +34,8 @@ class Codec {
   virtual bool encodes_slowly(const PredictInput&, const RouteEntry&, uint32_t /*rows*/) const {
     return false;
   }
-  // What encode takes for each number, at most.
-  virtual size_t most_bytes_of_number(DType dtype) const { return dtype_size(dtype); }
+  // The most bytes that encode writes for each number.
+  virtual size_t max_bytes_of_number(DType dtype) const { return dtype_size(dtype); }
   // Messages have gRPC's prefix in front.
   virtual bool framed() const { return true; }
 

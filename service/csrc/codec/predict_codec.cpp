@@ -4,6 +4,7 @@
 #include <protozero/pbf_reader.hpp>
 
 #include "codec/codec.hpp"
+#include "codec/results.hpp"
 #include "codec/wire.hpp"
 
 namespace fused_mlp {
@@ -53,6 +54,72 @@ void read_tensor(pbf_reader tensor, PredictInput& input, TensorFields& fields) {
   }
 }
 
+// By the fields of Tensor: typed elements stay where they are until they are packed.
+void read_named_tensor(pbf_reader message, WireTensor& tensor) {
+  const protozero::data_view all = message.data();
+  int64_t dtype = 0;
+  bool raw = false;
+  while (message.next()) {
+    switch (message.tag_and_type()) {
+      case tag_and_type(1, pbf_wire_type::length_delimited):
+        for (const int64_t size : message.get_packed_int64()) tensor.add_dimension(size);
+        break;
+      case tag_and_type(1, pbf_wire_type::varint):
+        tensor.add_dimension(message.get_int64());
+        break;
+      case tag_and_type(2, pbf_wire_type::varint):
+        dtype = message.get_enum();
+        break;
+      case tag_and_type(3, pbf_wire_type::length_delimited):
+        tensor.data = view(message.get_view());
+        raw = !tensor.data.empty();
+        break;
+      default:
+        if (message.tag() >= 4 && message.tag() <= 6)
+          tensor.typed_field = static_cast<uint8_t>(message.tag());
+        message.skip();
+    }
+  }
+  tensor.element = element_from_proto(dtype);
+  if (tensor.typed_field == 0) return;
+  const Element typed[] = {Element::fp32, Element::int64, Element::bytes};
+  const Element element = typed[tensor.typed_field - 4];
+  // Both of them, or another dtype than they have: no element fits.
+  if (raw || (dtype != 0 && tensor.element != element)) return void(tensor.element = Element::unknown);
+  tensor.element = element;
+  tensor.data = view(all);
+}
+
+void read_named(pbf_reader named, PredictInput& input) {
+  WireTensor& tensor = input.tensors.emplace_back();
+  while (named.next()) {
+    switch (named.tag_and_type()) {
+      case tag_and_type(1, pbf_wire_type::length_delimited):
+        tensor.name = view(named.get_view());
+        break;
+      case tag_and_type(2, pbf_wire_type::length_delimited):
+        read_named_tensor(named.get_message(), tensor);
+        break;
+      default:
+        named.skip();
+    }
+  }
+}
+
+// Checks inputs that came by name. Returns the problem; empty: none.
+std::string check_named(PredictInput& input, bool unnamed) {
+  for (const WireTensor& tensor : input.tensors) {
+    if (!is_utf8(tensor.name)) return input.unreadable(kMessage);
+  }
+  for (const WireTensor& tensor : input.tensors) {
+    if (tensor.element == Element::unknown) {
+      return "input " + quote_name(tensor.name) +
+             ": expected a dtype with data, or values (FP32), integers (INT64) or strings (BYTES) alone";
+    }
+  }
+  return unnamed ? "inputs: expected input or inputs, got both" : std::string();
+}
+
 std::string read_request(pbf_reader request, PredictInput& input) {
   TensorFields fields(input);
   int64_t variant = 0;
@@ -80,11 +147,38 @@ std::string read_request(pbf_reader request, PredictInput& input) {
       case tag_and_type(7, pbf_wire_type::length_delimited):
         arm = view(request.get_view());
         break;
+      case tag_and_type(8, pbf_wire_type::length_delimited):
+        if (input.tensors.size() == kMaxInputs) {
+          input.request_id = {};  // may not be UTF-8
+          return "inputs: expected at most " + std::to_string(kMaxInputs) + ", got more";
+        }
+        read_named(request.get_message(), input);
+        break;
+      case tag_and_type(9, pbf_wire_type::length_delimited):
+        if (input.shared.names.size() == kMaxInputs) {
+          input.request_id = {};
+          return "shared: expected at most " + std::to_string(kMaxInputs) + " names, got more";
+        }
+        input.shared.names.push_back(view(request.get_view()));
+        break;
+      case tag_and_type(10, pbf_wire_type::varint):
+        input.ranking.limited = true;
+        input.ranking.top_k = request.get_uint32();
+        break;
+      case tag_and_type(11, pbf_wire_type::fixed64):
+        input.ranking.bounded = true;
+        input.ranking.min_score = request.get_double();
+        break;
+      case tag_and_type(12, pbf_wire_type::length_delimited):
+        input.ranking.ids = view(request.get_view());
+        break;
       default:
         request.skip();
     }
   }
-  if (!is_utf8(input.request_id) || !is_utf8(input.model) || !is_utf8(output) || !is_utf8(arm)) {
+  const bool shared_ok = std::all_of(input.shared.names.begin(), input.shared.names.end(), is_utf8);
+  if (!is_utf8(input.request_id) || !is_utf8(input.model) || !is_utf8(output) || !is_utf8(arm) ||
+      !shared_ok || !is_utf8(input.ranking.ids)) {
     return input.unreadable(kMessage);
   }
   input.all_outputs = output == kAll;
@@ -99,6 +193,9 @@ std::string read_request(pbf_reader request, PredictInput& input) {
   }
   if (std::string problem = input.name_arm("arm", arm); !problem.empty()) return problem;
   const std::string_view values = fields.values.bytes();
+  if (!input.tensors.empty()) {
+    return check_named(input, !input.data.empty() || !values.empty() || input.dimension_count != 0);
+  }
   if (!input.data.empty() && !values.empty()) return "input: expected data or values, got both";
   const auto dtype = dtype_from_proto(fields.dtype);
   if (!dtype) return unknown_dtype_text(std::to_string(fields.dtype));
@@ -114,30 +211,19 @@ std::string read_request(pbf_reader request, PredictInput& input) {
   return {};
 }
 
-// One head of an answer. The first is in fields of the response, the others are messages of their own.
-struct HeadSizes {
-  HeadSizes(const PredictInput& input, const RouteEntry& entry, const Head& head, const Outcome& outcome)
-      : name(entry.shown_name(head)) {
-    shape = AnswerShape(input, outcome.rows).size(head);
-    data = size_t{outcome.rows} * head.width * dtype_size(input.dtype);
-    tensor = bytes_field_size(shape) + number_field_size(dtype_number(input)) + bytes_field_size(data);
-  }
-  // As a fused_mlp.v1.HeadOutput.
-  size_t message(const Head& head) const {
-    return text_field_size(name) + bytes_field_size(tensor) + number_field_size(head.squeeze);
-  }
-  static uint64_t dtype_number(const PredictInput& input) { return static_cast<uint64_t>(input.dtype) + 1; }
-  std::string_view name;
-  size_t shape, data, tensor;
-};
-
-void write_tensor(Writer& w, const HeadSizes& sizes, const PredictInput& input, const RouteEntry& entry,
-                  const Head& head, const Outcome& outcome, const Results& results) {
-  w.begin(1, sizes.shape);
-  AnswerShape(input, outcome.rows).write(head, w);
-  w.number(2, HeadSizes::dtype_number(input));
-  w.begin(input.typed ? 4 : 3, sizes.data);
-  write_head(results, outcome.rows, entry, head, input.dtype, w.skip(sizes.data));
+// A fused_mlp.v1.Tensor. Its size is known before its values, which are many, are written.
+void add_tensor(ByteBuffer& out, unsigned field, const PredictInput& input, const Head& head,
+                const Answer& answer) {
+  size_t shape = 0;
+  answer.each_dimension(head, [&](uint64_t size) { shape += protozero::length_of_varint(size); });
+  const size_t data = answer.values(head) * dtype_size(input.dtype);
+  constexpr size_t kDTypeBytes = 2;
+  begin_field(out, field, field_size(shape) + kDTypeBytes + field_size(data));
+  Writer tensor(out);
+  answer.add_shape(tensor, out, 1, head);
+  tensor.add_enum(2, static_cast<int32_t>(input.dtype) + 1);
+  begin_field(out, input.typed ? 4 : 3, data);
+  answer.write(head, out.extend(data));
 }
 
 class PredictCodec final : public Codec {
@@ -153,56 +239,46 @@ class PredictCodec final : public Codec {
   size_t encode(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome,
                 const Results& results, ByteBuffer& out) const override {
     const Head& head = entry.heads[input.heads[0]];
-    const HeadSizes first(input, entry, head, outcome);
+    const Answer answer(input, entry, outcome.rows, results);
     const std::string_view strategy = outcome.strategy;
-    const auto queue_ns = static_cast<uint64_t>(outcome.queue_ns);
-    const auto compute_ns = static_cast<uint64_t>(outcome.compute_ns);
-    const size_t timings_size =
-        number_field_size(queue_ns) + number_field_size(compute_ns) + number_field_size(outcome.batch_rows);
-    size_t size = bytes_field_size(first.tensor) + text_field_size(entry.model) +
-                  number_field_size(static_cast<uint64_t>(entry.version)) +
-                  number_field_size(static_cast<uint64_t>(variant)) + text_field_size(strategy) +
-                  bytes_field_size(timings_size) + text_field_size(input.request_id) +
-                  text_field_size(first.name) + number_field_size(head.squeeze);
-    for (size_t i = 1; i < input.head_count; ++i) {
-      const Head& other = entry.heads[input.heads[i]];
-      size += bytes_field_size(HeadSizes(input, entry, other, outcome).message(other));
+    out.reserve(out.size() + answer.max_bytes() + entry.model.size() + strategy.size() +
+                input.request_id.size());
+    Writer w(out);
+    add_tensor(out, 1, input, head, answer);
+    add_text(w, 2, entry.model);
+    add_number(w, 3, static_cast<uint64_t>(entry.version));
+    add_number(w, 4, static_cast<uint64_t>(variant));
+    add_text(w, 5, strategy);
+    {
+      Writer timings(w, 6);
+      add_number(timings, 1, static_cast<uint64_t>(outcome.queue_ns));
+      add_number(timings, 2, static_cast<uint64_t>(outcome.compute_ns));
+      add_number(timings, 3, outcome.batch_rows);
     }
-    Writer w(out.extend(size));
-    w.begin(1, first.tensor);
-    write_tensor(w, first, input, entry, head, outcome, results);
-    w.text(2, entry.model);
-    w.number(3, static_cast<uint64_t>(entry.version));
-    w.number(4, static_cast<uint64_t>(variant));
-    w.text(5, strategy);
-    w.begin(6, timings_size);
-    w.number(1, queue_ns);
-    w.number(2, compute_ns);
-    w.number(3, outcome.batch_rows);
-    w.text(7, input.request_id);
-    w.text(9, first.name);
-    w.number(10, head.squeeze);
+    add_text(w, 7, input.request_id);
+    add_text(w, 9, entry.shown_name(head));
+    add_number(w, 10, head.squeeze);
     for (size_t i = 1; i < input.head_count; ++i) {
       const Head& other = entry.heads[input.heads[i]];
-      const HeadSizes sizes(input, entry, other, outcome);
-      w.begin(11, sizes.message(other));
-      w.text(1, sizes.name);
-      w.begin(2, sizes.tensor);
-      write_tensor(w, sizes, input, entry, other, outcome, results);
-      w.number(3, other.squeeze);
+      Writer output(w, 11);
+      add_text(output, 1, entry.shown_name(other));
+      add_tensor(out, 2, input, other, answer);
+      add_number(output, 3, other.squeeze);
+    }
+    for (unsigned i = 0; i < answer.numbers().size(); ++i) {  // positions, then ids
+      const std::span<const int64_t> values = answer.numbers()[i].values;
+      w.add_packed_int64(12 + i, values.begin(), values.end());
     }
     return 0;
   }
 
   void encode_error(std::string_view request_id, int code, std::string_view text,
                     ByteBuffer& out) const override {
-    const auto number = static_cast<uint64_t>(code);
-    const size_t error_size = number_field_size(number) + text_field_size(text);
-    Writer w(out.extend(text_field_size(request_id) + bytes_field_size(error_size)));
-    w.text(7, request_id);
-    w.begin(8, error_size);
-    w.number(1, number);
-    w.text(2, text);
+    Writer w(out);
+    add_text(w, 7, request_id);
+    Writer error(w, 8);
+    add_number(error, 1, static_cast<uint64_t>(code));
+    add_text(error, 2, text);
   }
 };
 

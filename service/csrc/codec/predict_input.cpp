@@ -16,10 +16,63 @@ std::string unknown_output(const char* field, const RouteEntry& entry, std::stri
   return field + (": expected " + expected) + ", got " + quote_name(name);
 }
 
+// Why a model that takes one tensor of floats cannot take these.
+std::string not_one_input(const std::vector<WireTensor>& tensors) {
+  if (tensors.size() == 1 && tensors[0].name == kOnlyInput) return unknown_dtype_text(tensors[0].datatype);
+  std::string names;
+  for (size_t i = 0; i < std::min(tensors.size(), kShownNames); ++i) {
+    names += (i == 0 ? "" : ", ") + quote_name(tensors[i].name);
+  }
+  return "inputs: expected one tensor named 'input', got " + names;
+}
+
 }  // namespace
 
 TensorCheck PredictInput::check(const RouteEntry& entry) {
   if (std::string problem = choose_heads(entry); !problem.empty()) return {0, std::move(problem)};
+  TensorCheck check = check_tensors(entry);
+  if (check.ok() && (ranking.wanted() || !ranking.ids.empty()))
+    check.error = check_ranking(entry, check.rows);
+  return check;
+}
+
+// After the heads and tensors. A head whose columns are ranked is answered alone.
+std::string PredictInput::check_ranking(const RouteEntry& entry, uint32_t rows) {
+  if (std::string problem = ranking.check(); !problem.empty()) return problem;
+  rank_head = heads[0];
+  if (!ranking.output.empty()) {
+    size_t index = 0;
+    while (index < entry.heads.size() && entry.heads[index].name != ranking.output) ++index;
+    if (index == entry.heads.size()) return unknown_output("output", entry, ranking.output);
+    rank_head = static_cast<uint8_t>(index);
+  }
+  const Head& head = entry.heads[rank_head];
+  const std::string columns = quote_name(head.name) + " of " + std::to_string(head.width) + " columns";
+  if (head.width > 1) {
+    if (ranking.bounded && rows > 1) {
+      return "min_score: expected one row for " + columns + ", got " + std::to_string(rows);
+    }
+    if (!ranking.ids.empty()) return "ids: expected an output of one column, got " + columns;
+    heads[0] = rank_head;
+    head_count = 1;
+  }
+  if (ranking.ids.empty()) return {};
+  const auto named = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const WireTensor& tensor) { return tensor.name == ranking.ids; });
+  const NamedInput* const input =
+      named == tensors.end() || entry.layout == nullptr ? nullptr : &entry.layout->inputs()[named->input];
+  if (input == nullptr || input->kind != InputKind::whole || input->width != 1 || named->shared) {
+    return "ids: expected the name of an input with one id for each row, got " + quote_name(ranking.ids);
+  }
+  ids_tensor = &*named;
+  return {};
+}
+
+TensorCheck PredictInput::check_tensors(const RouteEntry& entry) {
+  if (entry.layout != nullptr) return check_named(*entry.layout, entry.max_request_rows);
+  if (!tensors.empty()) return {0, not_one_input(tensors)};
+  if (!shared.names.empty())
+    return {0, "shared: expected a model with several inputs by name, got one of a single tensor"};
   if (raw) {
     if (std::string problem = deduce_shape(entry); !problem.empty()) return {0, std::move(problem)};
   }
@@ -29,6 +82,65 @@ TensorCheck PredictInput::check(const RouteEntry& entry) {
             : check_tensor(shape(), dtype, data.size(), row, entry.max_request_rows);
   leading = check.leading;
   return check;
+}
+
+// One tensor without a name is the input of a model that has one.
+TensorCheck PredictInput::check_named(const InputLayout& layout, uint32_t max_request_rows) {
+  if (raw)
+    return {0, "body: expected JSON with inputs " + layout.names() + ", got the bytes of a tensor alone"};
+  if (tensors.empty()) {
+    if (dimension_count == 0 && data.empty()) return {0, "inputs: expected " + layout.names() + ", got none"};
+    WireTensor& only = tensors.emplace_back();
+    only.name = layout.inputs().size() == 1 ? std::string_view(layout.inputs()[0].name) : kOnlyInput;
+    only.element = static_cast<Element>(dtype);
+    only.data = data;
+    for (const int64_t size : shape()) only.add_dimension(size);
+  }
+  TensorCheck check = check_inputs(layout, tensors, max_request_rows, shared);
+  if (check.ok()) shared_words = fused_mlp::shared_words(layout, tensors);
+  leading = check.leading;
+  typed |= tensors[0].typed_field != 0;
+  dtype = DType::fp32;  // of the answer
+  return check;
+}
+
+std::string PredictInput::pack(const RouteEntry& entry, uint32_t rows) {
+  const size_t bytes = record_bytes(entry, rows);
+  records.clear();
+  auto* words = reinterpret_cast<float*>(records.extend(bytes));
+  data = {reinterpret_cast<const char*>(words), bytes};
+  return pack_inputs(*entry.layout, tensors, rows, words);
+}
+
+void PredictInput::repeat_shared(uint32_t rows) {
+  if (shared_words.empty()) return;
+  const size_t width = (data.size() / sizeof(float) - shared_width()) / rows + shared_width();
+  ByteBuffer whole;
+  const size_t bytes = rows * width * sizeof(float);
+  gather(rows, reinterpret_cast<float*>(whole.extend(bytes)));
+  records.swap(whole);
+  shared_words.clear();
+  data = {reinterpret_cast<const char*>(records.data()), bytes};
+}
+
+void PredictInput::gather(uint32_t rows, float* dst) const noexcept {
+  if (shared_words.empty()) return to_float32(dtype, data.data(), data.size() / dtype_size(dtype), dst);
+  const auto* const words = reinterpret_cast<const float*>(data.data());
+  const float* own = words + shared_width();
+  const size_t width = (data.size() / sizeof(float) - shared_width()) / rows + shared_width();
+  for (uint32_t row = 0; row < rows; ++row, dst += width) {
+    const float* from = words;
+    size_t at = 0;
+    for (const WordRun& run : shared_words) {
+      std::copy_n(own, run.first - at, dst + at);
+      own += run.first - at;
+      std::copy_n(from, run.last - run.first, dst + run.first);
+      from += run.last - run.first;
+      at = run.last;
+    }
+    std::copy_n(own, width - at, dst + at);
+    own += width - at;
+  }
 }
 
 std::string PredictInput::choose_heads(const RouteEntry& entry) {
@@ -60,6 +172,17 @@ std::string PredictInput::deduce_shape(const RouteEntry& entry) {
   dimension_count = 0;
   add_dimension(static_cast<int64_t>(data.size() / row_bytes));
   add_dimension(static_cast<int64_t>(entry.in_features));
+  return {};
+}
+
+std::string PredictInput::share(std::string_view names) {
+  for (size_t end = 0; end != std::string_view::npos; names.remove_prefix(end + 1)) {
+    end = names.find(',');
+    if (shared.names.size() == kMaxInputs)
+      return "shared: expected at most " + std::to_string(kMaxInputs) + " names, got more";
+    shared.names.push_back(names.substr(0, end));
+    if (end == std::string_view::npos) break;
+  }
   return {};
 }
 

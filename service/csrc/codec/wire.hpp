@@ -1,70 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing protobuf: sizes first, then bytes into exactly that much room. For messages whose fields are known.
+// Writing protobuf messages into a ByteBuffer, by protozero's writer.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <protozero/basic_pbf_writer.hpp>
+#include <protozero/varint.hpp>
 #include <string_view>
+
+#include "codec/byte_buffer.hpp"
+
+template <>
+struct protozero::buffer_customization<fused_mlp::ByteBuffer> {
+  using Buffer = fused_mlp::ByteBuffer;
+  static size_t size(const Buffer* buffer) noexcept { return buffer->size(); }
+  static void append(Buffer* buffer, const char* data, size_t count) { buffer->append(data, count); }
+  static void append_zeros(Buffer* buffer, size_t count) { std::memset(buffer->extend(count), 0, count); }
+  static void resize(Buffer* buffer, size_t size) { buffer->drop_back(buffer->size() - size); }
+  static void reserve_additional(Buffer*, size_t) {}  // encode() reserves room for the whole message
+  static void erase_range(Buffer* buffer, size_t from, size_t to) {
+    std::memmove(buffer->data() + from, buffer->data() + to, buffer->size() - to);
+    buffer->drop_back(to - from);
+  }
+  static char* at_pos(Buffer* buffer, size_t at) { return reinterpret_cast<char*>(buffer->data()) + at; }
+  static void push_back(Buffer* buffer, char byte) { *buffer->extend(1) = static_cast<uint8_t>(byte); }
+};
 
 namespace fused_mlp {
 
-constexpr size_t varint_size(uint64_t value) {
-  size_t size = 1;
-  while (value >= 0x80) {
-    value >>= 7;
-    ++size;
-  }
-  return size;
+using Writer = protozero::basic_pbf_writer<ByteBuffer>;
+
+// Proto3: a field that has its default is left out.
+inline void add_number(Writer& writer, unsigned field, uint64_t value) {
+  if (value != 0) writer.add_uint64(field, value);
 }
-
-// All our field numbers are below 16, so a tag is one byte.
-constexpr size_t number_field_size(uint64_t value) { return value == 0 ? 0 : 1 + varint_size(value); }
-constexpr size_t bytes_field_size(size_t size) { return 1 + varint_size(size) + size; }
-constexpr size_t text_field_size(std::string_view text) {
-  return text.empty() ? 0 : bytes_field_size(text.size());
+inline void add_text(Writer& writer, unsigned field, std::string_view text) {
+  if (!text.empty()) writer.add_bytes(field, text.data(), text.size());
 }
-
-class Writer {
- public:
-  explicit Writer(uint8_t* at) : at_(at) {}
-  uint8_t* at() const { return at_; }
-
-  void varint(uint64_t value) {
-    while (value >= 0x80) {
-      *at_++ = static_cast<uint8_t>(value | 0x80);
-      value >>= 7;
-    }
-    *at_++ = static_cast<uint8_t>(value);
-  }
-  // Proto3: a field that has its default is left out.
-  void number(unsigned field, uint64_t value) {
-    if (value == 0) return;
-    tag(field, 0);
-    varint(value);
-  }
-  void text(unsigned field, std::string_view text) {
-    if (!text.empty()) bytes(field, text);
-  }
-  void bytes(unsigned field, std::string_view bytes) {
-    begin(field, bytes.size());
-    std::memcpy(at_, bytes.data(), bytes.size());
-    at_ += bytes.size();
-  }
-  // A field of `size` bytes that the caller writes next (a message, or the room it skips).
-  void begin(unsigned field, size_t size) {
-    tag(field, 2);
-    varint(size);
-  }
-  uint8_t* skip(size_t size) {
-    uint8_t* place = at_;
-    at_ += size;
-    return place;
-  }
-
- private:
-  void tag(unsigned field, unsigned type) { *at_++ = static_cast<uint8_t>(field << 3 | type); }
-  uint8_t* at_;
-};
+// Begins a field of `size` bytes, which come next.
+inline void begin_field(ByteBuffer& out, unsigned field, size_t size) {
+  constexpr unsigned kLengthDelimited = 2;
+  protozero::add_varint_to_buffer(&out, field << 3 | kLengthDelimited);
+  protozero::add_varint_to_buffer(&out, size);
+}
+// The bytes of a field of `size` bytes with a number below 16.
+inline size_t field_size(size_t size) { return 1 + protozero::length_of_varint(size) + size; }
 
 }  // namespace fused_mlp

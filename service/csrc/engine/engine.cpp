@@ -8,10 +8,11 @@
 #include <thread>
 #include <utility>
 
-#include "engine/background.hpp"
-#include "engine/batch_runner.hpp"
-#include "engine/busy_threads.hpp"
-#include "engine/scheduler.hpp"
+#include "engine/reaper.hpp"
+#include "engine/run/background.hpp"
+#include "engine/run/batch_runner.hpp"
+#include "engine/run/busy_threads.hpp"
+#include "engine/schedule/scheduler.hpp"
 
 namespace fused_mlp {
 
@@ -91,7 +92,7 @@ constexpr std::size_t kSmallBuffers = 256 * 1024;
 
 void work(const std::shared_ptr<EngineCore>& core) {
   step_back();
-  // What goes first between two slices of a batch, or runs beside it on a device, has buffers of its own.
+  // A batch that goes first between two slices, or runs beside another on a device, has buffers of its own.
   BatchRunner second(*core->clock, core->options.on_kernel_error, core->shadow);
   TakenBatch between;
   BatchRunner runner(*core->clock, core->options.on_kernel_error, core->shadow,
@@ -143,7 +144,7 @@ Engine::Engine(EngineOptions options) : core_(std::make_shared<EngineCore>(std::
 Engine::~Engine() { stop(); }
 
 std::shared_ptr<Lane> Engine::add_lane(LaneOptions options, std::unique_ptr<Kernel> kernel) {
-  auto lane = std::make_shared<Lane>(std::move(options), std::move(kernel));
+  std::shared_ptr<Lane> lane(new Lane(std::move(options), std::move(kernel)), FreeLane{});
   core_->scheduler.add(*lane);
   return lane;
 }
@@ -153,14 +154,14 @@ void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.r
 std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
                                            const std::shared_ptr<Lane>& unfused, ShadowTime time,
                                            ShadowKind kind, std::shared_ptr<ShadowMetrics> metrics) {
-  const LaneOptions &one = fused->options_, &other = unfused->options_;
+  const LaneOptions &one = fused->options, &other = unfused->options;
   if (one.in_features != other.in_features || one.out_features != other.out_features) {
     throw std::invalid_argument("a shadow of " + name + ": expected rows of the same widths");
   }
   auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time, kind, std::move(metrics));
   core_->shadow.add(shadow);
-  fused->shadows_.push_back(shadow);
-  if (kind == ShadowKind::variants) unfused->shadows_.push_back(shadow);
+  fused->shadows.push_back(shadow);
+  if (kind == ShadowKind::variants) unfused->shadows.push_back(shadow);
   return shadow;
 }
 
@@ -177,9 +178,9 @@ void Engine::set_shadow(Shadow& shadow, double share, double tolerance) {
     }
   }
   if (!wanted.none()) {
-    for (const auto& each : {shadow.fused_.lock(), shadow.unfused_.lock()}) {
-      if (!each || (shadow.kind_ == ShadowKind::versions && each != shadow.fused_.lock())) continue;
-      each->shadow_.store(&shadow, std::memory_order_release);
+    for (const auto& each : {shadow.first_.lock(), shadow.second_.lock()}) {
+      if (!each || (shadow.kind_ == ShadowKind::versions && each != shadow.first_.lock())) continue;
+      each->shadow.store(&shadow, std::memory_order_release);
     }
   }
   const bool changed = wanted.fraction() != shadow.share();

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/clock.hpp"
-#include "engine/lane.hpp"
+#include "engine/schedule/lane.hpp"
 #include "engine/status.hpp"
 #include "engine/ticket.hpp"
 
@@ -81,7 +81,7 @@ class Engine {
   Clock& clock() const noexcept;
   unsigned workers() const noexcept;
   std::uint64_t outstanding() const;  // accepted and not yet complete
-  // Of the workers, for batches. Those that are idle give them back.
+  // Bytes of the buffers that workers have for batches. Idle workers free theirs.
   std::size_t buffer_bytes() const noexcept;
   // Requests without a lane (unknown model, malformed message). The fronts record them.
   RequestMetrics& unrouted() noexcept;

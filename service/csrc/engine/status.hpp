@@ -23,8 +23,10 @@ enum class Status : std::uint8_t {
   shutting_down,
   kernel_error,
   deadline_too_near,  // refused at once: it would expire in the queue
+  unauthenticated,    // this and the following: by the rules for its caller
+  not_allowed,
 };
-inline constexpr int kStatusCount = static_cast<int>(Status::deadline_too_near) + 1;
+inline constexpr int kStatusCount = static_cast<int>(Status::not_allowed) + 1;
 
 // The numbers of google.rpc.Code, of which there are 17.
 inline constexpr int kGrpcCodeCount = 17;

@@ -13,13 +13,17 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "engine/clock.hpp"
 #include "engine/ref.hpp"
 #include "engine/status.hpp"
+#include "kernel_api.h"
 
 namespace fused_mlp {
+
+using WordRun = ::fused_mlp_words;
 
 // How a ticket ended. Pointers are valid only during complete().
 struct Outcome {
@@ -56,13 +60,18 @@ class Ticket {
   void cancel() noexcept { cancelled_.store(true, std::memory_order_relaxed); }
   bool cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed); }
 
+  bool late(Nanos now) const noexcept { return deadline_ns != 0 && deadline_ns <= now; }
+  // Its caller no longer waits for the answer.
+  bool gone(Nanos now) const noexcept { return cancelled() || late(now); }
+
   std::uint32_t rows() const noexcept { return rows_; }
 
   // Set before submit, constant afterwards.
   Nanos deadline_ns = 0;       // on the engine's clock; 0: none
   Nanos arrival_ns = 0;        // 0: the time of submit
   std::uint64_t trace_id = 0;  // 0: not traced
-  std::uint64_t flow = 0;      // whose it is, for example a connection: flows share a lane fairly
+  std::uint64_t flow = 0;      // its owner, for example a connection: flows share a lane fairly
+  double weight = 1;           // of its flow: one of weight 2 gets twice the rows of one of weight 1
 
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
@@ -75,20 +84,24 @@ class Ticket {
 
   // Writes (rows, in_features) float32 to dst, converting from the request's dtype.
   virtual void gather(float* dst) noexcept = 0;
+  // The words that its rows have in common; none where it has only whole rows. And its rows then, in its own
+  // memory, for a kernel that computes such words once.
+  virtual std::span<const WordRun> shared() const noexcept { return {}; }
+  virtual fused_mlp_group group() const noexcept { return {}; }
   virtual void complete(const Outcome& outcome) noexcept = 0;
   // Called on the thread that released the last reference. Fronts that recycle tickets override it.
   virtual void dispose() noexcept { delete this; }
 
  private:
-  friend class BatchRunner;  // calls gather and complete
+  friend class BatchRunner;  // calls these
   friend class LaneQueue;    // links queued tickets
 
   std::atomic<std::uint32_t> references_{1};
   std::atomic<bool> cancelled_{false};
   std::uint32_t rows_;
   CompletionSink* sink_;
-  Ticket* next_ = nullptr;  // of the same flow
-  double tag_ = 0;          // its place in the lane: see LaneQueue
+  Ticket* next_ = nullptr;  // of the same flow and urgency
+  Nanos due_ns_ = 0;        // its place in the flow: see LaneQueue
 };
 
 }  // namespace fused_mlp

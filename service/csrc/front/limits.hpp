@@ -10,16 +10,15 @@
 namespace fused_mlp::front {
 
 struct Limits {
-  // What one peer may hold
+  // Limits of one peer
   size_t max_message_bytes = 4u << 20;     // one gRPC message, after decompression
   size_t max_header_bytes = 16u << 10;     // one request's header list, as HPACK counts it
   uint32_t max_concurrent_streams = 1024;  // calls open on one connection
   uint32_t max_stream_messages = 256;      // messages of one streaming call that are being answered
-  size_t max_output_bytes =
-      1u << 20;  // for one connection and not yet taken by its peer: see held_requests.hpp
-  uint32_t max_control_calls = 256;  // calls of one connection that Python answers
+  size_t max_output_bytes = 1u << 20;  // for one connection and not yet taken by its peer: see HeldRequests
+  uint32_t max_control_calls = 256;    // calls of one connection that Python answers
 
-  // What all peers together may hold
+  // Limits of all peers together
   uint32_t max_connections = 1024;
   uint32_t max_connections_per_peer = 0;       // by address; 0: half of max_connections
   size_t max_buffered_bytes = 512u << 20;      // bytes of requests that wait: see account.hpp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loop counts about its connections, for /metrics. Written by the loop's thread, read by any: relaxed
+// Counters of a loop about its connections, for /metrics. Written by the loop's thread, read by any: relaxed
 // atomics.
 #pragma once
 

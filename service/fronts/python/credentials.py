@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS of the Python front: certificates that are replaced while it runs, and the names in those of its peers."""
+"""TLS of the Python front: certificates that are replaced while it runs, the names in those of its peers, and their
+addresses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
 from fused_mlp.service.access.certificate import server_context
 from fused_mlp.service.settings.settings import Settings, SettingsError
 
-# What gRPC calls the names in a verified certificate.
+# Names in a verified certificate, by gRPC's properties.
 _NAMES = {"x509_common_name": "CN:", "peer_dns": "DNS:", "peer_uri": "URI:"}
 
 
@@ -45,7 +47,7 @@ class Credentials:
         client_ca = self._settings.tls_client_ca
         assert certificate is not None
         assert key is not None
-        server_context(certificate, key, client_ca)  # gRPC would log a riddle, and accept no connection
+        server_context(certificate, key, client_ca)  # gRPC accepts a bad one, and then fails every handshake
         return grpc.ssl_server_certificate_configuration(
             [(key.read_bytes(), certificate.read_bytes())], client_ca.read_bytes() if client_ca else None
         )
@@ -57,3 +59,8 @@ def certificate_names(auth_context: Mapping[str, Sequence[bytes]]) -> list[str]:
         for name, kind in _NAMES.items()
         for value in auth_context.get(name, ())
     ]
+
+
+def peer_address(peer: str) -> str:
+    """As the native front writes it, from gRPC's ipv4:127.0.0.1:4711 or ipv6:%5B::1%5D:4711."""
+    return unquote(peer.partition(":")[2])

@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import grpc
 from grpc import aio
 
 from fused_mlp.service.errors import Answer, Code, answer
-from fused_mlp.service.fronts.listen import Listen
-from fused_mlp.service.fronts.python.credentials import Credentials, certificate_names
+from fused_mlp.service.fronts.python.credentials import Credentials, certificate_names, peer_address
 from fused_mlp.service.fronts.python.predictor import RequestFailed
 from fused_mlp.service.fronts.rpc import Call, CheckAnswer, Rpc, text_metadata
 from fused_mlp.service.settings.settings import Settings, SettingsError, join_address
@@ -25,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _NO_LIMIT_MS = (1 << 31) - 1  # gRPC's own value for "never"
 _TAKING_TURN_S = 0.1
-_MOST_TAKING_TURNS = 5
+_MAX_TAKING_TURNS = 5
 
 
 class PythonFront:
@@ -38,13 +36,14 @@ class PythonFront:
         rpcs: Sequence[Rpc],
         max_message_bytes: int,
         now_ns: Callable[[], int],
-        listen: Listen | None = None,
+        listener: socket.socket,
     ) -> None:
+        """Takes the bound socket over. grpc takes no descriptor, so the port is bound a second time."""
         self._now_ns = now_ns
         self._calls_begun = 0
         self._answering = asyncio.Event()  # not set: answers are held
         self._answering.set()
-        self._listen = listen or Listen(settings.host, settings.grpc_port)
+        self._bound = listener
         self._credentials = Credentials(settings) if settings.tls_certificate else None
         self._settings = settings
         self._handlers = _Handlers({rpc.path: self._wrap(rpc) for rpc in rpcs})
@@ -62,13 +61,10 @@ class PythonFront:
                 ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
                 ("grpc.keepalive_time_ms", keepalive_ms),
                 ("grpc.keepalive_timeout_ms", keepalive_timeout_ms),
-                # The one that ends a silent connection with an open call; 60 s unless set.
+                # Ends a silent connection with an open call; 60 s by default.
                 ("grpc.http2.ping_timeout_ms", keepalive_timeout_ms),
-                # Calls go on after it; gRPC itself varies it by a tenth.
-                (
-                    "grpc.max_connection_age_ms",
-                    int(limits.max_connection_age_s * 1000) or _NO_LIMIT_MS,
-                ),
+                # Open calls go on; gRPC varies the age by a tenth.
+                ("grpc.max_connection_age_ms", int(limits.max_connection_age_s * 1000) or _NO_LIMIT_MS),
                 ("grpc.http2.min_ping_interval_without_data_ms", min(10_000, keepalive_ms)),
                 # Without this a second server would share the port and take half of the calls, silently.
                 ("grpc.so_reuseport", 0),
@@ -77,9 +73,13 @@ class PythonFront:
         server.add_generic_rpc_handlers((self._handlers,))
         return server
 
-    async def start(self) -> int:
-        """Listen; returns the port."""
-        address = join_address(self._listen.host, self._listen.port)
+    async def start(self) -> None:
+        """Nothing to do: grpc starts when it listens."""
+
+    async def listen(self) -> None:
+        """Accept connections. Raises SettingsError."""
+        address = join_address(*self._bound.getsockname()[:2])
+        self._bound.close()
         try:
             if self._credentials:
                 port = self._server.add_secure_port(address, self._credentials.for_grpc())
@@ -88,21 +88,14 @@ class PythonFront:
         except RuntimeError:
             port = 0
         if port == 0:
-            raise SettingsError(
-                f"cannot listen on {address} for {self._listen.purpose}: in use or not allowed; "
-                f"set {self._listen.setting} or _HOST"
-            )
+            raise SettingsError(f"cannot listen on {address}: another process took the port during the start")
         await self._server.start()
-        self._listen = replace(self._listen, port=int(port))
-        return int(port)
 
-    async def allow_messages(self, most_bytes: int) -> None:
-        """grpc takes the size when a server is made: another one takes its place."""
-        if most_bytes > self._max_message_bytes:
-            self._max_message_bytes = most_bytes
-            await self._server.stop(0)
+    async def allow_messages(self, max_bytes: int) -> None:
+        """Before it listens: grpc takes the size when a server is made."""
+        if max_bytes > self._max_message_bytes:
+            self._max_message_bytes = max_bytes
             self._server = self._make_server()
-            await self.start()
 
     async def stop(self, grace_s: float) -> None:
         """Send clients elsewhere, let calls that have begun end within the time, then cancel them."""
@@ -117,17 +110,17 @@ class PythonFront:
         """grpc cancels calls that it has received and not handed over, and while they are many it hands over one at a
         time. Answers are held meanwhile: most callers send their next call when they have one."""
         self._answering.clear()
-        for _ in range(_MOST_TAKING_TURNS):
+        for _ in range(_MAX_TAKING_TURNS):
             seen = self._calls_begun
             await asyncio.sleep(_TAKING_TURN_S)
             if self._calls_begun == seen:
                 return
 
     def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
-        """Nothing to do: it asks the handler."""
+        """Nothing to do: a handler answers Check."""
 
     def retry_waiting(self) -> None:
-        """Nothing to do: each request awaits its own."""
+        """Nothing to do: each request awaits its own load."""
 
     def reload_tls(self) -> None:
         """Read the TLS files again, for new connections. Raises ValueError or OSError, and keeps what it had."""
@@ -135,7 +128,7 @@ class PythonFront:
             self._credentials.reload()
 
     def stats(self) -> None:
-        """grpc keeps its own to itself."""
+        """grpc has none for us."""
 
     def _wrap(self, rpc: Rpc) -> Any:
         """No deserializer: grpc would answer UNKNOWN, with internals, to a message that cannot be decoded."""
@@ -147,15 +140,15 @@ class PythonFront:
 
     def _unary(self, rpc: Rpc) -> Callable[[bytes, Any], Awaitable[Any]]:
         async def handle(data: bytes, context: Any) -> Any:
+            call = self._call(context)
             try:
-                call = self._call(context)
                 response = await rpc.handle(rpc.decode(data), call)
                 await self._answering.wait()
                 if call.trailers:
                     context.set_trailing_metadata(tuple(call.trailers))
                 return response
             except Exception as error:
-                return await _abort(context, rpc, error)
+                return await _abort(context, rpc, error, call.request_id)
 
         return handle
 
@@ -165,12 +158,13 @@ class PythonFront:
                 yield rpc.decode(data)
 
         async def handle(received: Any, context: Any) -> AsyncIterator[Any]:
+            call = self._call(context)
             try:
                 request = rpc.decode(received) if rpc.kind == "unary_stream" else decoded(received)
-                async for response in rpc.handle(request, self._call(context)):
+                async for response in rpc.handle(request, call):
                     yield response
             except Exception as error:
-                await _abort(context, rpc, error)
+                await _abort(context, rpc, error, call.request_id)
 
         return handle
 
@@ -181,6 +175,7 @@ class PythonFront:
             metadata=text_metadata(context.invocation_metadata() or ()),
             certificate_names=certificate_names(context.auth_context()),
             deadline_ns=0 if remaining is None else max(1, self._now_ns() + int(remaining * 1e9)),
+            peer_address=peer_address(context.peer()),
         )
 
 
@@ -195,15 +190,14 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 
-async def _abort(context: Any, rpc: Rpc, error: Exception) -> None:
-    response = _respond(rpc, error)
+async def _abort(context: Any, rpc: Rpc, error: Exception, request_id: str) -> None:
+    response = _respond(rpc, error, request_id)
     await context.abort(_STATUS[response.code], response.text, response.trailers)
 
 
-def _respond(rpc: Rpc, error: Exception) -> Answer:
+def _respond(rpc: Rpc, error: Exception, request_id: str) -> Answer:
     if isinstance(error, RequestFailed):
         return error.response
-    request_id = secrets.token_hex(8)
     response = answer(error, request_id)
     if response.code is Code.INTERNAL:
         log.error("%s failed, request id %s", rpc.path, request_id, exc_info=error)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an awaiting coroutine to the engine and back. Results arrive through one eventfd that the loop
-watches: one wake-up answers a whole batch. Lives on the asyncio loop."""
+"""Submits rows to the engine for coroutines. Results arrive through one eventfd that the loop watches: one wake-up
+answers a whole batch. Lives on the asyncio loop."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class Submitter:
         *,
         trace_id: int = 0,
         span: _engine.RequestSpan | None = None,
+        caller: _engine.Caller | None = None,
     ) -> _engine.TicketResult:
         """Queue rows on a lane and wait for their result, which goes to the span, too. A cancelled waiter cancels its
         ticket."""
         future: asyncio.Future[_engine.TicketResult] = self._loop.create_future()
         ticket = self._engine.submit(
-            lane, data, dtype, rows, deadline_ns, future, self._completions, trace_id
+            lane, data, dtype, rows, deadline_ns, future, self._completions, trace_id, caller
         )
         try:
             result = await future

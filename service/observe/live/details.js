@@ -155,7 +155,8 @@ function drawPolicy(served) {
   for (const v of served.versions) {
     row(table, `version ${v.version}`, v.shape ? `${v.shape}, ${keptIn(v)}` : v.state);
     if (v.state === "READY" && v.reason) row(table, "", v.reason);
-    if (v.input_shape?.length > 1) row(table, "input", `rows of shape ${v.input_shape.join(" × ")}`);
+    for (const i of v.inputs ?? []) row(table, i.name, [i.kind, ...i.tables.map(number), i.shape.length ? `(${i.shape.join(" × ")})` : ""].join(" ").trim());
+    if (!v.inputs?.length && v.input_shape?.length > 1) row(table, "input", `rows of shape ${v.input_shape.join(" × ")}`);
     if (v.outputs?.length > 1) row(table, "outputs", v.outputs.map(o => `${o.name} (${o.width})`).join(", "));
     for (const k of v.kernels) row(table, k.variant, k.strategy);
   }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the usual OTEL_* variables say about traces. Imports nothing of OpenTelemetry: without an endpoint none of it is
-needed."""
+"""Reads tracing settings from the standard OTEL_* variables. Imports nothing from OpenTelemetry, which is needed only
+with an endpoint."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _EXPORTER = "OTEL_TRACES_EXPORTER"
 _DELAY, _QUEUE, _BATCH = (
     f"OTEL_BSP_{name}" for name in ("SCHEDULE_DELAY", "MAX_QUEUE_SIZE", "MAX_EXPORT_BATCH_SIZE")
 )
-# By name: the share of requests without a decision of their caller's, and whether such a decision is followed.
-# None: OTEL_TRACES_SAMPLER_ARG.
+# By sampler name: the share of requests sampled when the caller made no decision, and whether the caller's decision is
+# followed.
 _SAMPLERS: dict[str, tuple[float | None, bool]] = {
     "always_on": (1.0, False),
     "always_off": (0.0, False),
@@ -37,7 +37,7 @@ _SAMPLERS: dict[str, tuple[float | None, bool]] = {
 
 @dataclass(frozen=True)
 class Tracing:
-    """How requests are sampled and exported; what is not here the exporter reads by itself."""
+    """How requests are sampled and exported; the exporter reads the other variables."""
 
     endpoint: str  # for the log: without a password
     protocol: Literal["grpc", "http/protobuf", "console"]
@@ -49,8 +49,8 @@ class Tracing:
 
 
 def read_tracing(environment: MutableMapping[str, str] = os.environ) -> Tracing | None:
-    """None: nothing is to be exported. Removes what cannot be used from the environment, with a warning, as
-    OpenTelemetry demands: its exporters read variables too, and some raise. Raises SettingsError."""
+    """None: tracing is off. Unusable variables are removed from the environment with a warning, as OpenTelemetry
+    demands: its exporters read variables too, and some raise. Raises SettingsError."""
     name, endpoint = _of_traces(environment, "ENDPOINT")
     exporter = environment.get(_EXPORTER, "").strip().lower()
     console = exporter == "console"
@@ -79,7 +79,7 @@ def read_tracing(environment: MutableMapping[str, str] = os.environ) -> Tracing 
 
 
 def _of_traces(environment: Mapping[str, str], name: str) -> tuple[str, str]:
-    """The variable that counts, and its value; an empty one counts as none."""
+    """The variable that takes precedence, and its value; an empty variable is ignored."""
     value = environment.get(_OTLP_TRACES + name, "").strip()
     return (
         (_OTLP_TRACES + name, value) if value else (_OTLP + name, environment.get(_OTLP + name, "").strip())
@@ -98,7 +98,7 @@ def _address(name: str, endpoint: str) -> SplitResult:
 
 
 def _require_files(environment: Mapping[str, str]) -> None:
-    """One that is missing would be left out without a word, and with it a check of certificates."""
+    """OpenTelemetry would ignore a missing file silently, and with it the check of certificates."""
     for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"):
         variable, path = _of_traces(environment, name)
         if path and not Path(path).is_file():
@@ -133,7 +133,7 @@ def _one_of(*names: str) -> Callable[[str], bool]:
 _MOST = 1_000_000
 _COUNT = (_between(1, _MOST, int), f"a whole number from 1 to {_MOST}")
 _DAY_MS, _DAY_S = 86_400_000, 86_400
-# Variables, without "TRACES_", and what they may say.
+# Variables, without "TRACES_", and their valid values.
 _RULES: dict[str, tuple[Callable[[str], bool], str]] = {
     _EXPORTER: (
         lambda text: text.lower() == "console" or "otlp" in text.lower().split(","),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports sampled requests from a thread of its own. A slow collector delays only this thread: what does not fit into
-the engine's buffer meanwhile is dropped and counted."""
+"""Exports sampled requests from its own thread. A slow collector delays only this thread: spans beyond the engine's
+buffer are dropped and counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fused_mlp.service.settings.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
-# At the end: what is left is exported, unless the collector takes longer than this.
+# At the end, remaining spans are exported, unless the collector takes longer than this.
 LAST_EXPORT_S = 2.0
 
 
@@ -35,13 +35,13 @@ class Exporter:
         self._version = version
         self._exporter = _make_exporter(tracing)
         self._stopping = threading.Event()
-        self._well = True
+        self._reachable = True
         self._reason = _LastMessage()
         self.spans = {"exported": 0, "failed": 0}
         self._thread: threading.Thread | None = None
 
     def start(self, settings: Settings, *, grpc_port: int, rest_port: int) -> None:
-        # It would tell of every message that fails; we tell when that begins and ends.
+        # The library logs every message that fails; we log when failures begin and end.
         library = logging.getLogger("opentelemetry.exporter")
         library.addHandler(self._reason)
         library.propagate = False
@@ -56,7 +56,7 @@ class Exporter:
         log.info("exporting spans to %s (%s)", tracing.endpoint, tracing.protocol)
 
     def stop(self) -> None:
-        """Exports what is left, within a bound."""
+        """Exports the remaining spans, for a bounded time."""
         _engine.stop_sampling()
         self._stopping.set()
         if self._thread is None:
@@ -73,7 +73,7 @@ class Exporter:
             last = self._stopping.wait(self._tracing.delay_s)
             try:
                 self._export_taken(maker)
-            except Exception:  # whatever a caller made us say: later requests have spans again
+            except Exception:  # no request may stop the thread: later requests have spans too
                 log.exception("the spans of some requests were not exported")
         self._exporter.shutdown()
 
@@ -82,31 +82,31 @@ class Exporter:
         return _engine.dropped_request_spans()
 
     def _export_taken(self, maker: SpanMaker) -> None:
-        """After a message that failed the rest is not tried: it would wait for as long while new requests are lost."""
+        """After a failed message the rest is not tried: it would wait as long, and new requests would be lost."""
         requests = _engine.take_request_spans()
         if not requests:
             return
         spans = maker.spans(requests, time.time_ns() - time.monotonic_ns())
-        well = True
+        sent = True
         while some := list(islice(spans, self._tracing.batch_size)):
-            well = well and self._send(some)
-            self.spans["exported" if well else "failed"] += len(some)
-        if well and not self._well:
-            log.warning("spans can again be exported to %s", self._tracing.endpoint)
-        elif self._well and not well:
+            sent = sent and self._send(some)
+            self.spans["exported" if sent else "failed"] += len(some)
+        if sent and not self._reachable:
+            log.warning("spans are exported again to %s", self._tracing.endpoint)
+        elif self._reachable and not sent:
             log.warning("spans cannot be exported to %s: %s", self._tracing.endpoint, self._reason.text)
-        self._well = well
+        self._reachable = sent
 
     def _send(self, spans: Sequence[ReadableSpan]) -> bool:
         try:
             return self._exporter.export(spans) is SpanExportResult.SUCCESS
-        except Exception as error:  # it promises not to raise, but no request may depend on that
+        except Exception as error:  # it promises not to raise, but this thread must not depend on that
             self._reason.text = repr(error)
             return False
 
 
 class _LastMessage(logging.Handler):
-    """Keeps what the library said last: why a message failed."""
+    """Keeps the library's last message, which says why an export failed."""
 
     text = "no reason given"
 
@@ -115,7 +115,7 @@ class _LastMessage(logging.Handler):
 
 
 def _own_name(host: str) -> str:
-    """What callers may know as the server's address: not 0.0.0.0."""
+    """The server's address in spans; not 0.0.0.0."""
     try:
         return gethostname() if ip_address(host).is_unspecified else host
     except ValueError:  # a name
@@ -123,7 +123,7 @@ def _own_name(host: str) -> str:
 
 
 def _resource(version: str) -> Resource:
-    """Named by OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES; the SDK has a name of its own where they name nothing."""
+    """Named by OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES; without them the SDK picks a name."""
     found = Resource.create()
     if str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
         found = found.merge(Resource({SERVICE_NAME: "fused-mlp"}))
@@ -131,7 +131,7 @@ def _resource(version: str) -> Resource:
 
 
 def _make_exporter(tracing: Tracing) -> SpanExporter:
-    """Reads headers, certificates, compression and timeout from the environment by itself."""
+    """The exporter reads headers, certificates, compression and timeout from the environment."""
     try:
         if tracing.protocol == "console":
             return ConsoleSpanExporter()
@@ -144,5 +144,5 @@ def _make_exporter(tracing: Tracing) -> SpanExporter:
         return trace_exporter.OTLPSpanExporter()
     except ModuleNotFoundError:
         raise
-    except Exception as error:  # for a variable that only it knows
+    except Exception as error:  # for a variable that only the library knows
         raise SettingsError(f"OpenTelemetry's exporter refuses its variables: {error}") from None

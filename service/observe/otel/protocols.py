@@ -11,7 +11,7 @@ from opentelemetry.util.types import AttributeValue
 from fused_mlp.service import _engine
 from fused_mlp.service.errors import Code
 
-# The codes for which the conventions of RPC spans blame the server.
+# Codes for which the conventions of RPC spans blame the server.
 _SERVER_FAILED = {
     Code.UNKNOWN,
     Code.DEADLINE_EXCEEDED,
@@ -33,7 +33,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Protocols:
-    """Where the server listens."""
+    """The server's address."""
 
     address: str
     grpc_port: int
@@ -59,7 +59,7 @@ class Protocols:
         )
 
     def _rest(self, request: _engine.RequestSpan, code: Code) -> Described:
-        # Only the native front, which has this module, speaks REST.
+        # REST is served only by the native front, which has this module.
         from fused_mlp.service import _front  # noqa: PLC0415
 
         path = request.path.partition("?")[0]

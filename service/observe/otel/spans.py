@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From requests, as the engine recorded them, to spans: a server span with queue, batch and compute below it, and a
-link to the batch, which is a trace of its own that links back to the sampled requests in it."""
+"""Turns the requests that the engine recorded into spans: a server span with queue, batch and compute below it, and a
+link to the batch, which is its own trace with links back to its sampled requests."""
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +17,8 @@ from opentelemetry.util.types import AttributeValue
 from fused_mlp.service import _engine
 from fused_mlp.service.observe.otel.protocols import Protocols
 
+log = logging.getLogger(__name__)
+
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _PARTS = {1: "queue", 2: "batch", 3: "compute"}
 _MASK = (1 << 64) - 1
@@ -27,22 +30,29 @@ class SpanMaker:
         self._protocols = protocols
         self._scope = InstrumentationScope("fused_mlp", version)
         self._offset = 0
-        # The engine numbers batches within this process; other processes have the same numbers.
+        # Batch numbers are unique only within this process.
         self._process = secrets.randbits(64), secrets.randbits(64)
-        self._told: set[int] = set()  # batches of the last call: some of their requests may come in this one
+        self._last_batches: set[int] = (
+            set()
+        )  # batches of the last call: this call may contain some of their requests
 
     def spans(self, requests: Sequence[_engine.RequestSpan], offset_ns: int) -> Iterator[ReadableSpan]:
         """`offset_ns`: from the engine's clock to the time of day."""
         self._offset = offset_ns
         batches: dict[int, list[_engine.RequestSpan]] = {}
         for request in requests:
-            yield from self._request(request)
+            try:
+                made = list(self._request(request))
+            except Exception:  # one bad request must not cost the others their spans
+                log.exception("a request's spans could not be made")
+                continue
+            yield from made
             if request.batch:
                 batches.setdefault(request.batch, []).append(request)
         for number, mates in batches.items():
-            if number not in self._told:
+            if number not in self._last_batches:
                 yield self._batch(number, mates)
-        self._told = set(batches)
+        self._last_batches = set(batches)
 
     def _request(self, request: _engine.RequestSpan) -> Iterator[ReadableSpan]:
         own = _context(request, request.id)
@@ -70,7 +80,7 @@ class SpanMaker:
     def _part(
         self, request: _engine.RequestSpan, number: int, parent: SpanContext, times: tuple[int, int]
     ) -> ReadableSpan:
-        """Ids of parts follow from that of the request, which is random."""
+        """Derives the ids of parts from the id of the request, which is random."""
         start, end = times
         return ReadableSpan(
             _PARTS[number],

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from fused_mlp.service.ab.ratio import Ratio
+from fused_mlp.service.ab.bootstrap import Ratio
 from fused_mlp.service.ab.report import Difference, Unit, say_interval, say_ratio
 from fused_mlp.service.reports.units import seconds_text
 

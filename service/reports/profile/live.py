@@ -29,7 +29,8 @@ class PhaseTimes:
 
 
 def perfetto_trace(trace: LiveTrace) -> dict[str, Any]:
-    """Chrome's trace format. Requests overlap, so they are a process of their own, with their time in the queue."""
+    """Chrome's trace format. Requests overlap, so they get their own process, which includes their time in the
+    queue."""
     if not trace.spans:
         return {"traceEvents": [], "displayTimeUnit": "ms"}
     origin = min(span.start_ns for span in trace.spans)
@@ -110,7 +111,7 @@ def _complete(span: LiveSpan, origin: int) -> dict[str, Any]:
 
 
 def _request(number: int, spans: list[LiveSpan], origin: int) -> list[dict[str, Any]]:
-    """From its first span to its last, with its time in the queue inside."""
+    """From the first span of a request to its last, its time in the queue included."""
     start, end = min(span.start_ns for span in spans), max(span.end_ns for span in spans)
     pairs = [(f"request {number}", start, end)]
     pairs += [("queue", span.start_ns, span.end_ns) for span in spans if span.phase == "queue"]

@@ -8,7 +8,7 @@ from collections import Counter
 
 from fused_mlp.kernels.profile import Point, Profile, StepCost, Sweep, SweepCell
 
-MOST_STEPS = 24  # of a table
+MAX_STEPS = 24  # of a table
 _GENERATED = re.compile(r"^graph_\d+_")
 VARIANT_TITLES = {"eager": "eager PyTorch", "compile": "torch.compile", "fused": "fused"}
 BUSY = "busy: other processes used the CPU at each of three attempts. The same command measures these cells again."
@@ -54,17 +54,17 @@ def _short(name: str, longest: int) -> str:
 
 
 def costliest(profile: Profile, batch: int) -> list[StepCost]:
-    """The steps of a batch size in the order of the program; of a long one, those that cost most."""
+    """The steps of a batch size in program order; for a long program, the most expensive ones."""
     steps = [step for step in profile.steps if step.batch == batch]
-    if len(steps) <= MOST_STEPS:
+    if len(steps) <= MAX_STEPS:
         return steps
-    kept = sorted(range(len(steps)), key=lambda at: -(steps[at].fused_us or steps[at].limit_us))[:MOST_STEPS]
+    kept = sorted(range(len(steps)), key=lambda at: -(steps[at].fused_us or steps[at].limit_us))[:MAX_STEPS]
     return [steps[at] for at in sorted(kept)]
 
 
 def left_out(profile: Profile) -> str:
     number = len(profile.steps) // max(1, len(profile.batches))
-    return f"the {MOST_STEPS} costliest of {number} steps" if number > MOST_STEPS else ""
+    return f"the {MAX_STEPS} costliest of {number} steps" if number > MAX_STEPS else ""
 
 
 def count(number: int) -> str:
@@ -98,9 +98,9 @@ def model(profile: Profile) -> str:
 
 
 def weights(profile: Profile, step: StepCost) -> str:
-    """Their size; where a model has some weights in fewer bits, also what they are kept in."""
-    told = profile.precision != "float32" and step.precision is not None
-    return f"{size(step.weight_bytes)} {step.precision}" if told else size(step.weight_bytes)
+    """Their size; for a model with some weights in fewer bits, also the precision of the weights."""
+    mixed = profile.precision != "float32" and step.precision is not None
+    return f"{size(step.weight_bytes)} {step.precision}" if mixed else size(step.weight_bytes)
 
 
 def setting(profile: Profile) -> str:

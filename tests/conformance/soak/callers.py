@@ -13,8 +13,8 @@ from hyperframe.frame import RstStreamFrame
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.protos import open_inference_pb2 as oip
-from tests.conformance.peer import PREDICT, PREDICT_STREAM, Peer, framed, good_request
 from tests.conformance.soak.books import LOOSE, Ledger
+from tests.support.peer import PREDICT, PREDICT_STREAM, Peer, framed, good_request
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 INFER_STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"

@@ -7,8 +7,8 @@ import json
 import threading
 import time
 
-from tests.conformance.compiled_clients import Program
 from tests.conformance.soak.books import Ledger
+from tests.support.compiled_clients import Program
 
 CALLS, AT_ONCE, DEADLINE_MS = 1000, 4, 60_000
 CLIENTS = ("grpc-go", "grpc-c++", "grpc-js")

@@ -10,7 +10,6 @@ import time
 import grpc
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
-from tests.conformance.peer import PREDICT
 from tests.conformance.soak.books import Ledger
 from tests.conformance.soak.repository import (
     BIG,
@@ -21,6 +20,7 @@ from tests.conformance.soak.repository import (
     RELOADED_WIDTH,
     STAYING,
 )
+from tests.support.peer import PREDICT
 
 DEADLINE_S = 60.0
 MIX = (  # model, inputs, most rows, whether it may be unloaded when the request comes

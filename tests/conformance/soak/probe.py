@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from tests.attack.good_client import start_echo
-from tests.conformance.peer import PREDICT, good_request
+from tests.support.peer import PREDICT, good_request
 
 PERIOD_S = 0.01
 DEADLINE_S = 60.0

@@ -4,7 +4,7 @@ client.key. And a second pair for the server, new.pem and new.key, of the same a
 
 from pathlib import Path
 
-from tests.conformance.certificates import Certificates
+from tests.support.certificates import Certificates
 
 folder = Path.cwd()
 authority = Certificates(folder)

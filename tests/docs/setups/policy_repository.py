@@ -4,7 +4,7 @@
 import numpy as np
 
 import fused_mlp
-from fused_mlp.models.spec import Elementwise, Linear, MlpSpec, Output, Softmax
+from fused_mlp.models.program.spec import Elementwise, Linear, MlpSpec, Output, Softmax
 
 spec = MlpSpec(
     in_features=8,

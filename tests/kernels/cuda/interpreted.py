@@ -22,17 +22,20 @@ from fused_mlp.kernels.cuda.planning.plans import precision_of
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.cuda.running import selection
+from fused_mlp.kernels.cuda.running.cublas import CublasProgram
 from fused_mlp.kernels.cuda.running.triton_programs import Binary, TritonProgram
 from fused_mlp.kernels.errors import KernelRefuted
 from fused_mlp.kernels.selfcheck import BASELINE_OUTPUTS, check_against_float64
 from fused_mlp.models import Activation, LayerWeights, Mlp, MlpSpec
-from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
 from fused_mlp.models.importers.torch.writing import make_module
-from fused_mlp.models.spec import OutputActivation
+from fused_mlp.models.program.evaluation import evaluate
+from fused_mlp.models.program.inputs import spread_ids
+from fused_mlp.models.program.spec import OutputActivation
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.idioms import written
 from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support.lookup_programs import RANKERS
 from tests.support.random_programs import FUNCTIONS, random_program
 
 CPU = torch.device("cpu")
@@ -158,6 +161,28 @@ def programs(dtype: str) -> Iterator[dict[str, object]]:
     for seed in range(PROGRAMS):
         spec = random_program(seed, steps=4 + seed % 7, max_width=(40, 70, 140)[seed % 3], dtype=dtype)
         yield from compare(spec, (1, 5, 18)[seed % 3], all_blocks=seed % 5 == 0, title=f"program {seed}")
+
+
+def rankers(dtype: str) -> Iterator[dict[str, object]]:
+    """Programs with ids: lookups in one launch, and what follows them in every strategy; and all of it in torch."""
+    for title, spec in RANKERS.items():
+        mlp = make_mlp(spec.model_copy(update={"dtype": dtype}))
+        for rows in (1, 17):
+            x = torch.randn(rows, spec.in_features, generator=torch.Generator().manual_seed(1))
+            spread_ids(spec.record, x.numpy())
+            exact = exact_results(mlp, x)
+            # A few sums of tens of products, stored in the model's dtype. The floats are rounded to it first.
+            rounding = max(torch.finfo(TORCH_DTYPES[dtype]).eps, RELATIVE / 2)  # TF32 has the digits of fp16
+            allowed = 8 * rounding * exact.abs().max().item()
+            in_torch = torch.empty(rows, spec.out_features)
+            CublasProgram(mlp, CPU).enqueue(x, in_torch, rows, ())
+            results = {"torch": in_torch}
+            found = tiles(mlp.spec, all_blocks=rows == 17)
+            results |= {f"{number} {tile.label}": run(mlp, tile, x) for number, tile in enumerate(found)}
+            for label, y in results.items():
+                error = (y.double() - exact).abs().max().item()
+                name = f"{title} {dtype} rows={rows} {label}"
+                yield {"case": name, "ok": error <= allowed, "error": error, "allowed": allowed}
 
 
 def launches(dtype: str) -> Iterator[dict[str, object]]:
@@ -355,7 +380,7 @@ def minus_infinity(_: str) -> Iterator[dict[str, object]]:
                 yield {"case": f"{output} of {width}, -inf in {first}:{last} {tile.label}", "ok": ok}
 
 
-GROUPS = (widths, depths, batches, activations, formulas, idioms, programs, poison, minus_infinity)
+GROUPS = (widths, depths, batches, activations, formulas, idioms, programs, rankers, poison, minus_infinity)
 # The last ones replace the product of the interpreter, or what launches.
 GROUPS += (launches, long_sums, invariance, served)
 

@@ -31,8 +31,8 @@ from fused_mlp.kernels.cuda.running.native_building import (
 )
 from fused_mlp.kernels.cuda.running.packing import pack
 from fused_mlp.models import Mlp
-from fused_mlp.models.evaluation import evaluate
-from fused_mlp.service.catalog.placement import choose_devices
+from fused_mlp.models.program.evaluation import evaluate
+from fused_mlp.service.catalog.versions.placement import choose_devices
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec

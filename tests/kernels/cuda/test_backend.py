@@ -18,17 +18,20 @@ from fused_mlp.kernels import KernelInfo, KernelUnavailable
 from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.cuda import backend
 from fused_mlp.kernels.cuda.backend import triton_unavailable
+from fused_mlp.kernels.cuda.check.models import ranker
 from fused_mlp.kernels.cuda.driver_library import has_driver, load_driver
 from fused_mlp.kernels.cuda.running.selection import Candidate
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.kernels.selfcheck import check_against_float64
-from fused_mlp.models import Mlp
-from fused_mlp.models.precision import to_precision
-from fused_mlp.models.quantization import Precision
+from fused_mlp.models import Mlp, MlpSpec
+from fused_mlp.models.program.steps import Bucketize, Number
+from fused_mlp.models.weights.precision import to_precision
+from fused_mlp.models.weights.quantization import Precision
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 from tests.support import fake_cuda
+from tests.support.random_programs import random_weights
 
 ROOT = Path(__file__).parents[3]
 MLP = make_mlp(make_spec((4, 8, 2)))
@@ -101,6 +104,26 @@ def test_cache_that_nothing_can_be_loaded_from_is_named(
     assert f"Triton's cache {tmp_path}/not/made/yet is on a file system mounted noexec" in (
         triton_unavailable(MLP) or ""
     )
+
+
+def test_lookups_run_on_gpus_and_other_steps_of_ids_only_unfused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    looked_up = random_weights(ranker("float32"))
+    bucketize = Bucketize(name="id", input="input", count=3)
+    others = random_weights(MlpSpec(in_features=2, steps=(bucketize, Number(name="n", input="id"))))
+    of_gpus = {each.name: each.unavailable for each in kernels.backends(device="cuda")}
+    assert of_gpus["cublas"](looked_up) is None
+    assert of_gpus["cublas"](others) == "it has no bucketize, which step 'id' is"
+    assert of_gpus["eager"](others) is None
+
+
+def test_a_driver_beside_a_torch_that_is_not_imported_yet_is_asked_through_torch() -> None:
+    code = "from fused_mlp.kernels import registry; print(registry.default_device())"
+    environment = {**os.environ, "FUSED_MLP_LIBCUDA": str(fake_cuda.library()), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.stdout.strip(), done.stderr) == ("cpu", "")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from fused_mlp.kernels.cuda.example.program import ExampleProgram, unsuitable
 from fused_mlp.kernels.cuda.planning.architectures import CAPABILITIES
 from fused_mlp.kernels.errors import KernelError
 from fused_mlp.models import Mlp
-from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.program.evaluation import evaluate
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 from tests.support.ptx import Memory
 from tests.support.ptx import run as execute

@@ -93,7 +93,7 @@ def test_every_tile_is_right_and_batch_invariant(name: str, dtype: str) -> None:
         check_against_float64(
             CudaKernel(mlp.spec, replace(info, strategy=tile.label), ContextPool([context])), mlp
         )
-        assert is_batch_invariant(context, mlp.spec.in_features, mlp.spec.out_features), tile
+        assert is_batch_invariant(context, mlp.spec), tile
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -75,6 +75,7 @@ def results(request: pytest.FixtureRequest, runs: dict[str, Run]) -> list[dict[s
         ("formulas", 72),
         ("idioms", 36),
         ("programs", 80),
+        ("rankers", 20),
         ("invariance", 26),
         ("poison", 38),
         ("minus_infinity", 24),

@@ -78,7 +78,7 @@ def test_batch_larger_than_every_bucket_is_launched_directly_in_two_parts() -> N
 def test_parts_of_a_large_batch_overlap_and_only_a_lane_that_is_needed_again_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(contexts, "MOST_ROWS", 128)
+    monkeypatch.setattr(contexts, "MAX_ROWS", 128)
     mlp, runtime = make_mlp(SPEC), CpuRuntime()
     program = EagerProgram(mlp, spoil=lambda y, rows: runtime.calls.append(f"launch {rows}") or y)
     kernel = kernel_over(program, runtime)

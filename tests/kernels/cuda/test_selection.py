@@ -19,8 +19,8 @@ from fused_mlp.kernels.cuda.running.cublas import CublasProgram
 from fused_mlp.kernels.cuda.running.kernel import CudaKernel
 from fused_mlp.kernels.cuda.running.program import Program
 from fused_mlp.kernels.cuda.running.selection import Candidate, Trial, choose, select
-from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.importers.torch.writing import make_module
+from fused_mlp.models.program.evaluation import evaluate
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import CountingKernels, EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec

@@ -18,9 +18,9 @@ from fused_mlp.kernels.cuda.planning.plans import layered_plans
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
 from fused_mlp.kernels.cuda.planning.tiles import PRECISIONS, TILES, Precision
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.formula import PARAMETERS, parse
 from fused_mlp.models.importers.torch.writing import make_module
-from fused_mlp.models.spec import INPUT
+from fused_mlp.models.program.formula import PARAMETERS, parse
+from fused_mlp.models.program.spec import INPUT
 from tests.kernels.cuda.eager_program import CountingKernels
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
@@ -226,12 +226,12 @@ def forward(spec: MlpSpec, label: str, capability: int = 90) -> ForwardPlan:
 
 def test_long_sums_of_small_batches_are_split_and_no_others() -> None:
     plan = forward(make_spec((1300, 40, 3)), "split/16")
-    assert plan.most_launches == 3
+    assert plan.max_launches == 3
     ran = {rows: [each.plan.kernel for each in plan.launches if each.plan.grid(rows)] for rows in (1, 16, 17)}
     assert ran == {1: ["part", "join", "layer"], 16: ["part", "join", "layer"], 17: ["layer", "layer"]}
     parts = plan.launches[0].plan
     assert parts.grid(1) == 2 * 3  # blocks of 32 columns, parts of 512 inputs
-    assert plan.scratch[-1] == Scratch(row=3 * 64, element="fp32", most_rows=16)
+    assert plan.scratch[-1] == Scratch(row=3 * 64, element="fp32", max_rows=16)
     for shape in ((512, 40, 3), (1300, 64 * 32 + 1)):
         assert not any(tile.split for tile in candidate_tiles(make_spec(shape), ARCHITECTURES[0]))
 

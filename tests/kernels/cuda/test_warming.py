@@ -17,11 +17,11 @@ from types import SimpleNamespace
 import pytest
 
 from fused_mlp.kernels.cuda.kernel_cache import private_directory, unusable
-from fused_mlp.models.precision import to_precision
-from fused_mlp.models.quantization import Precision
-from fused_mlp.models.repository import Repository
-from fused_mlp.models.version_directory import save
-from fused_mlp.service.cli.warm import specs_to_run
+from fused_mlp.models.repository.repository import Repository
+from fused_mlp.models.repository.version_directory import save
+from fused_mlp.models.weights.precision import to_precision
+from fused_mlp.models.weights.quantization import Precision
+from fused_mlp.service.cli.commands.warm import specs_to_run
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +37,7 @@ LOAD = """
 import sys, triton
 from fused_mlp.kernels.cuda.device.compiling import compile_plan
 from fused_mlp.kernels.cuda.warming import find_architecture, plans_of
-from fused_mlp.models.repository import Repository
+from fused_mlp.models.repository.repository import Repository
 hits = []
 triton.knobs.compilation.listener = lambda **named: hits.append(named["cache_hit"])
 spec = Repository(sys.argv[1]).find("tiny").default.spec
@@ -51,7 +51,7 @@ import sys, torch
 torch.cuda.is_available, torch.cuda.current_device = lambda: True, lambda: 0
 from fused_mlp.kernels.cuda.device.compiling import compile_plan, load
 from fused_mlp.kernels.cuda.warming import find_architecture, plans_of
-from fused_mlp.models.repository import Repository
+from fused_mlp.models.repository.repository import Repository
 spec = Repository(sys.argv[1]).find("tiny").default.spec
 plan, options = next(plans_of(spec, find_architecture("sm_90"), False))
 try:
@@ -220,8 +220,8 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: tuple[str, ...], says:
 
 
 def test_mistake_in_a_setting_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSED_MLP_PRECISION", "int4")
+    monkeypatch.setenv("FUSED_MLP_DEVICE", "int4")
     done = warm("--arch", "sm_90", "--output", tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: FUSED_MLP_PRECISION='int4': ")
+    assert done.stderr.startswith("error: FUSED_MLP_DEVICE='int4': ")
     assert done.stderr.count("\n") == 1

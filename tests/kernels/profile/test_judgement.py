@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fused_mlp.kernels.profile import Point, Profile
-from fused_mlp.kernels.profile.judgement import judge
+from fused_mlp.kernels.profile.regimes import judge
 from fused_mlp.kernels.profile.results import Counts, Regime
 from fused_mlp.kernels.profile.timing import OtherLoad
 from fused_mlp.service.reports.profile.html_report import html_report

@@ -17,8 +17,7 @@ from fused_mlp.kernels.profile import (
     profile,
     random_mlp,
 )
-from fused_mlp.kernels.profile.flames import flame_of
-from fused_mlp.kernels.profile.trace_events import forward_passes
+from fused_mlp.kernels.profile.trace_events import flame_of, forward_passes
 from fused_mlp.kernels.work import work_of
 
 SHAPES = {"relu": random_mlp([48, 64, 32, 10]), "geglu": random_mlp([48, 96, 48], "gelu", gated=True)}

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A profile of a program that is no chain: its steps by name, their costs, the kernel's phases under these names."""
 
+import numpy as np
 import pytest
 
+from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.kernels.profile import Options, profile
 from fused_mlp.kernels.profile.cpu_phases import PhaseSpan, Recording, merge, step_times
 from fused_mlp.kernels.profile.machine import Limits
-from fused_mlp.kernels.profile.shapes import narrow_twin, resized, with_random_weights
+from fused_mlp.kernels.profile.shapes import narrow_twin, random_rows, resized, with_random_weights
 from fused_mlp.kernels.profile.step_costs import step_costs
 from fused_mlp.kernels.profile.trace_events import forward_passes
 from fused_mlp.kernels.work import work_of
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.spec import Combine, Concat, Elementwise, Linear, Norm, Output, Slice, Softmax
+from fused_mlp.models.program.spec import Combine, Concat, Elementwise, Linear, Norm, Output, Slice, Softmax
+from tests.support.random_programs import random_mlp
 
 # A residual block, a skip and two heads.
 SPEC = MlpSpec(
@@ -125,6 +128,17 @@ def test_the_narrow_twin_runs_the_same_steps():
     assert [step.op for step in twin.steps if step.op != "slice"] == [
         step.op for step in SPEC.steps if step.op != "slice"
     ]
+
+
+@pytest.mark.parametrize("seed", range(300, 320))
+def test_rankers_have_a_narrow_twin_too(seed):
+    mlp = random_mlp(seed, steps=4 + seed % 25, tables=True)
+    twin = narrow_twin(mlp.spec)
+    assert twin.spec.record[-1].stop == mlp.spec.in_features
+    for step in mlp.spec.steps:
+        assert twin.spec.widths_by_name[step.name] == min(16, mlp.spec.widths_by_name[step.name])
+    y = np.empty((3, twin.spec.out_features), np.float32)
+    CpuKernel(twin, 1).run(random_rows(twin.spec, 3).numpy(), y)
 
 
 @pytest.mark.parametrize("width", [1, 7, 64])

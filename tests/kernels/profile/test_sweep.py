@@ -8,7 +8,7 @@ import pytest
 from fused_mlp.kernels.profile import ProfileError, equally_wide, random_mlp, run_sweep
 from fused_mlp.kernels.profile.timing import Time
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.spec import Concat, Linear, Slice
+from fused_mlp.models.program.spec import Concat, Linear, Slice
 
 
 def sweep(path, **options):

@@ -18,7 +18,7 @@ from fused_mlp.kernels.cuda.planning.architectures import architecture_of
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
 from fused_mlp.kernels.cuda.running.triton_programs import Binary, TritonProgram
 from fused_mlp.models import Mlp
-from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.program.evaluation import evaluate
 from tests.kernels.cuda import compiled
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 from tests.support.ptx import BadAccess, PtxError, Race, Stuck

@@ -109,17 +109,6 @@ class PositionalEncoding(nn.Module):
         return self.head(torch.cat([x, angles.sin(), angles.cos()], -1))
 
 
-class Dueling(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body, self.value, self.advantage = nn.Linear(6, 8), nn.Linear(8, 1), nn.Linear(8, 4)
-
-    def forward(self, x):
-        hidden = F.relu(self.body(x))
-        advantage = self.advantage(hidden)
-        return self.value(hidden) + advantage - advantage.mean(dim=1, keepdim=True)
-
-
 class Highway(nn.Module):
     def __init__(self):
         super().__init__()
@@ -227,18 +216,6 @@ class HandWritten(nn.Module):
         return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
-class StdNorm(nn.Module):
-    """(x - mean) / (std + eps): no norm of ours, but made of steps."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 8)
-
-    def forward(self, x):
-        x = self.fc(x)
-        return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
-
-
 class Lora(nn.Module):
     def __init__(self):
         super().__init__()
@@ -311,15 +288,6 @@ class Einsum(nn.Module):
         return torch.einsum("bkd,kde->bke", hidden, self.k).flatten(1)
 
 
-class CrossNetwork(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w, self.b = nn.Parameter(torch.randn(6, 1)), nn.Parameter(torch.randn(6))
-
-    def forward(self, x):
-        return x * (x @ self.w) + self.b + x
-
-
 class WritesToPart(nn.Module):
     def __init__(self):
         super().__init__()
@@ -329,16 +297,6 @@ class WritesToPart(nn.Module):
         y = self.fc(x)
         y[:, :3] = torch.sigmoid(y[:, :3])
         return y
-
-
-class Snake(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc, self.rate = nn.Linear(4, 6), nn.Parameter(torch.rand(6) + 0.5)
-
-    def forward(self, x):
-        x = self.fc(x)
-        return x + torch.sin(self.rate * x) ** 2 / self.rate
 
 
 class Mixer(nn.Module):
@@ -397,7 +355,6 @@ IDIOMS = [
     ),
     (Nerf, {}, "7 -> 16 relu -> 16 relu -> concat input -> 16 relu -> 3 sigmoid | 1 softplus -> concat"),
     (PositionalEncoding, {"in_features": 3}, "3 -> 12 sin | cos -> concat input -> 2"),
-    (Dueling, {}, None),
     (Highway, {}, "6 -> 6 sigmoid | 6 relu -> * | 1 - x -> * -> +"),
     (DenseNet, {}, "4 -> 2 x [3 elu(x, 0.5), concat input] -> 2"),
     (Siren, {}, "2-8-1 sin(x * 30)"),
@@ -406,7 +363,6 @@ IDIOMS = [
     (Bilinear, {}, "6-9 gated"),
     (Gpt2, {}, "6-12-6 gelu_tanh"),
     (HandWritten, {}, "4 -> 8 -> ln -> gelu"),
-    (StdNorm, {}, None),
     (Lora, {}, "6-8"),
     (Cosine, {}, "6 -> 8 -> l2 -> 5"),
     (Maxout, {}, "4 -> 12 -> [0:8] | [4:12] -> max -> [0:4] | [4:8] -> max -> 2"),
@@ -414,9 +370,7 @@ IDIOMS = [
     (Recurrent, {}, "4-4-4-4-2 relu"),
     (Ensemble, {}, None),
     (Einsum, {}, None),
-    (CrossNetwork, {}, None),
     (WritesToPart, {}, "3 -> 6 -> [0:3] -> sigmoid | [3:6] -> concat"),
-    (Snake, {}, None),
     (Mixer, {"example": torch.zeros(1, 3, 5)}, None),
     (Image, {"example": torch.zeros(2, 2, 3, 4)}, "24-4 log_softmax"),
     (Unrolled, {}, None),

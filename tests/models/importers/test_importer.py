@@ -11,8 +11,8 @@ from torch import nn
 
 from fused_mlp import models
 from fused_mlp.models import ModelLoadError, Repository
-from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.importers.importer import import_model
+from fused_mlp.models.program.evaluation import evaluate
 
 
 @pytest.fixture

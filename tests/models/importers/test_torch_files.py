@@ -79,13 +79,13 @@ def test_code_in_a_pt2_file_is_not_run(tmp_path, member):
 
 def test_expressions_in_a_pt2_file_are_not_evaluated(tmp_path):
     good = save_pt2(Plain(), 20, tmp_path / "good.pt2", dynamic_shapes=({0: Dim("batch")},))
-    bad = tmp_path / "bad.pt2"
+    bad, witness = tmp_path / "bad.pt2", tmp_path / "witness"
+    code = f"__import__('pathlib').Path('{witness}').touch() or Symbol('s".encode()
     with zipfile.ZipFile(good) as source, zipfile.ZipFile(bad, "w") as target:
         for entry in source.infolist():
-            content = source.read(entry).replace(b"Symbol('s", b"exec(chr(120)) or Symbol('s")
-            target.writestr(entry.filename.replace("good/", "bad/"), content)
-    with pytest.raises(ModelLoadError, match="is no expression of sizes"):
-        models.load(bad)
+            target.writestr(entry.filename, source.read(entry).replace(b"Symbol('s", code))
+    assert models.load(bad).spec.in_features == 20  # sizes come from the graph, not from texts
+    assert not witness.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no archive"])
@@ -102,8 +102,42 @@ def test_torchscript_is_told_from_a_state_dict_and_read(tmp_path, add):
     torch.save(Plain().state_dict(), tmp_path / "weights.pt")
     assert detect_format(tmp_path / "weights.pt") == "state_dict"
     assert detect_format(tmp_path / "scripted.pt") == "torchscript"
-    assert add(tmp_path / "scripted.pt").mlp.spec.summary() == "20-16-16-3 relu"
-    assert add(tmp_path / "traced.pt").version == 2
+    trusted = add(tmp_path / "scripted.pt", unsafe_torchscript=True)
+    assert trusted.mlp.spec.summary() == "20-16-16-3 relu"
+    assert add(tmp_path / "traced.pt", unsafe_torchscript=True).version == 2
+
+
+class Overwriting(nn.Module):
+    """Writes to a file of its author's choice, each time that it runs."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = str(path)
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(x) + torch.from_file(self.path, shared=True, size=4).fill_(0.0).sum()
+
+
+def test_torchscript_is_neither_loaded_nor_run_unless_that_is_asked_for(tmp_path, add):
+    witness = tmp_path / "witness"
+    witness.write_bytes(b"important")
+    torch.jit.script(Overwriting(witness)).save(tmp_path / "net.pt")
+    with pytest.raises(
+        ModelLoadError, match=r"net.pt: .*torch\.export\.save.*unsafe_torchscript=True"
+    ) as caught:
+        add(tmp_path / "net.pt")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ModelLoadError):
+        add(tmp_path / "net.pt", activation="relu")
+    # By either of the marks that torch and its tools know it by.
+    with zipfile.ZipFile(tmp_path / "net.pt") as source, zipfile.ZipFile(tmp_path / "bare.pt", "w") as target:
+        for name in source.namelist():
+            if "/code/" not in name:
+                target.writestr(name, source.read(name))
+    with pytest.raises(ModelLoadError, match="unsafe_torchscript=True"):
+        add(tmp_path / "bare.pt", activation="relu")
+    assert witness.read_bytes() == b"important"
 
 
 def test_a_pickled_module_is_loaded_only_when_that_is_asked_for(tmp_path, add):

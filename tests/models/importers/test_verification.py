@@ -6,7 +6,7 @@ import pytest
 
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.importers.building.builder import Builder
-from fused_mlp.models.importers.building.nodes import Constant
+from fused_mlp.models.importers.building.nodes import Constant, Source
 from fused_mlp.models.importers.verification import verify
 
 WEIGHTS = {
@@ -59,3 +59,29 @@ def test_what_is_left_when_large_numbers_cancel_out_is_no_error():
     builder.output("y", builder.concat([big, rest], 1))
     builder.finish("float32")
     verify(builder.exact(), run)
+
+
+def ids_program(rule):
+    """A table of 5 rows behind a remainder of `rule`."""
+    builder = Builder(sources=[Source("item", (), "int64")])
+    (item,) = builder.inputs
+    if rule:
+        item = builder.remainder(item, np.array(rule), truncated=False)
+    builder.output("y", builder.embedding(item, Constant(TABLE)))
+    builder.finish("float32")
+    return builder.exact()
+
+
+TABLE = np.random.default_rng(2).normal(0, 1, (5, 3))
+
+
+def test_ids_beyond_the_table_follow_the_models_rule():
+    verify(ids_program(5), lambda item: [TABLE[item[:, 0] % 5]])
+    with pytest.raises(ModelLoadError, match="does not compute what the model does"):
+        verify(ids_program(5), lambda item: [TABLE[np.clip(item[:, 0], 0, 4)]])
+
+
+def test_a_rule_that_was_not_read_is_found_out():
+    verify(ids_program(None), lambda item: [TABLE[item[:, 0]]])
+    with pytest.raises(ModelLoadError, match="it answers id 5 of input 'item', which is beyond its table"):
+        verify(ids_program(None), lambda item: [TABLE[np.minimum(item[:, 0], 4)]])

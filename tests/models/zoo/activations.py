@@ -16,13 +16,35 @@ def between_two_linears(activation):
     return nn.Sequential(nn.Linear(5, 12), activation, nn.Linear(12, 3))
 
 
-@model(5)
-def swish_module():
-    class Swish(nn.Module):
-        def forward(self, x):
-            return x * torch.sigmoid(x)
+class Function(nn.Module):
+    """An activation without a state, as a module of its own."""
 
-    return between_two_linears(Swish())
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+FUNCTIONS = {
+    "swish_module": lambda x: x * torch.sigmoid(x),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "new_gelu": lambda x: (
+        0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+    ),
+    "gelu_by_erf": lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))),
+    "squared_relu": lambda x: torch.square(F.relu(x)),
+    "mish_by_hand": lambda x: x * torch.tanh(F.softplus(x)),
+    "scaled_tanh": lambda x: 1.7159 * torch.tanh(2 / 3 * x),
+    "shifted_softplus": lambda x: F.softplus(x) - math.log(2.0),
+    "gaussian": lambda x: torch.exp(-(x**2) / 2),
+    "symmetric_log": lambda x: torch.sign(x) * torch.log1p(torch.abs(x)),  # symlog of DreamerV3
+    "telu": lambda x: x * torch.tanh(torch.exp(x)),
+    "where_leaky": lambda x: torch.where(x > 0, x, 0.1 * x),
+}
+for _name, _function in FUNCTIONS.items():
+    model(5, name=_name)(lambda function=_function: between_two_linears(Function(function)))
 
 
 @model(5)
@@ -39,51 +61,6 @@ def swish_with_learned_beta():
 
 
 @model(5)
-def quick_gelu():
-    class QuickGELU(nn.Module):
-        def forward(self, x):
-            return x * torch.sigmoid(1.702 * x)
-
-    return between_two_linears(QuickGELU())
-
-
-@model(5)
-def new_gelu():
-    class NewGELU(nn.Module):
-        def forward(self, x):
-            return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
-
-    return between_two_linears(NewGELU())
-
-
-@model(5)
-def gelu_by_erf():
-    class GELU(nn.Module):
-        def forward(self, x):
-            return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
-
-    return between_two_linears(GELU())
-
-
-@model(5)
-def squared_relu():
-    class SquaredReLU(nn.Module):
-        def forward(self, x):
-            return torch.square(F.relu(x))
-
-    return between_two_linears(SquaredReLU())
-
-
-@model(5)
-def mish_by_hand():
-    class Mish(nn.Module):
-        def forward(self, x):
-            return x * torch.tanh(F.softplus(x))
-
-    return between_two_linears(Mish())
-
-
-@model(5)
 def snake():
     class Snake(nn.Module):
         def __init__(self):
@@ -94,66 +71,6 @@ def snake():
             return x + torch.sin(self.a * x) ** 2 / self.a
 
     return between_two_linears(Snake())
-
-
-@model(5)
-def scaled_tanh():
-    class ScaledTanh(nn.Module):
-        def forward(self, x):
-            return 1.7159 * torch.tanh(2 / 3 * x)
-
-    return between_two_linears(ScaledTanh())
-
-
-@model(5)
-def shifted_softplus():
-    class ShiftedSoftplus(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.shift = math.log(2.0)
-
-        def forward(self, x):
-            return F.softplus(x) - self.shift
-
-    return between_two_linears(ShiftedSoftplus())
-
-
-@model(5)
-def gaussian():
-    class Gaussian(nn.Module):
-        def forward(self, x):
-            return torch.exp(-(x**2) / 2)
-
-    return between_two_linears(Gaussian())
-
-
-@model(5)
-def symmetric_log():
-    """symlog of DreamerV3."""
-
-    class Symlog(nn.Module):
-        def forward(self, x):
-            return torch.sign(x) * torch.log1p(torch.abs(x))
-
-    return between_two_linears(Symlog())
-
-
-@model(5)
-def telu():
-    class TeLU(nn.Module):
-        def forward(self, x):
-            return x * torch.tanh(torch.exp(x))
-
-    return between_two_linears(TeLU())
-
-
-@model(5)
-def where_leaky():
-    class Leaky(nn.Module):
-        def forward(self, x):
-            return torch.where(x > 0, x, 0.1 * x)
-
-    return between_two_linears(Leaky())
 
 
 def fused_gelu(x: torch.Tensor) -> torch.Tensor:

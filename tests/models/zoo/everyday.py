@@ -607,3 +607,39 @@ class PolynomialFeatures(nn.Module):
 
     def forward(self, x):
         return self.fc(torch.cat([x, x**2, torch.sin(x), torch.log1p(x.abs())], dim=-1))
+
+
+@model(5)
+class KolmogorovArnold(nn.Module):
+    """Two layers of B-splines, as efficient-kan computes them: conditions that are joined with &, and a recursion."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Splines(5, 8), Splines(8, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class Splines(nn.Module):
+    def __init__(self, in_features, out_features, size=5, order=3):
+        super().__init__()
+        self.order = order
+        points = torch.arange(-order, size + order + 1) * 2 / size - 1
+        self.register_buffer("grid", points.expand(in_features, -1).contiguous())
+        self.base = nn.Parameter(torch.randn(out_features, in_features) / 2)
+        self.spline = nn.Parameter(torch.randn(out_features, in_features, size + order) / 2)
+        self.scale = nn.Parameter(torch.randn(out_features, in_features))
+
+    def bases(self, x):
+        x, grid = x.unsqueeze(-1), self.grid
+        made = ((x >= grid[:, :-1]) & (x < grid[:, 1:])).to(x.dtype)
+        for k in range(1, self.order + 1):
+            rising = (x - grid[:, : -(k + 1)]) / (grid[:, k:-1] - grid[:, : -(k + 1)])
+            falling = (grid[:, k + 1 :] - x) / (grid[:, k + 1 :] - grid[:, 1:(-k)])
+            made = rising * made[:, :, :-1] + falling * made[:, :, 1:]
+        return made.contiguous()
+
+    def forward(self, x):
+        spline = (self.spline * self.scale.unsqueeze(-1)).view(len(self.base), -1)
+        return F.linear(F.silu(x), self.base) + F.linear(self.bases(x).view(x.size(0), -1), spline)

@@ -269,16 +269,6 @@ class SelfAttention(nn.Module):
         return self.attn(x, x, x, need_weights=False)[0].squeeze(0)
 
 
-@model(4, example=True, refused="embedding|int64")
-class CategoryIds(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.emb, self.fc = nn.Embedding(10, 3), nn.Linear(12, 2)
-
-    def forward(self, x):
-        return self.fc(self.emb(x.long().clamp(0, 9)).flatten(1))
-
-
 @model(1, 8, 8, example=True, refused="conv")
 class Convolution(nn.Module):
     def __init__(self):
@@ -287,16 +277,6 @@ class Convolution(nn.Module):
 
     def forward(self, x):
         return self.fc(F.relu(self.conv(x)).flatten(1))
-
-
-@model(4, refused="argmax|int64")
-class ClassIndex(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.fc(x).argmax(dim=1)
 
 
 @model(4, refused="rows")

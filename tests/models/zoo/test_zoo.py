@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 
 from fused_mlp import models
 from fused_mlp.models import Mlp, ModelLoadError
-from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.program.evaluation import evaluate
+from fused_mlp.service.client import Client
 from tests.models.zoo import activations, everyday, heads, linears, public  # noqa: F401 - they fill the zoo
 from tests.models.zoo.entry import ZOO, Entry, answer
 from tests.models.zoo.packages import install_packages
+from tests.support.server import Server
 
 PUBLIC = [entry for entry in ZOO if entry.factory.__module__ == public.__name__]
+ROWS = 5
 MLPS = [entry for entry in ZOO if entry.is_mlp]
 
 
@@ -68,3 +72,36 @@ def test_a_model_without_an_example_asks_for_one_in_words():
     entry = next(entry for entry in MLPS if entry.name == "PolynomialFeatures")
     with pytest.raises(ModelLoadError, match="example"):
         models.from_torch(entry.make())
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The modules by the name that they are served under, and a client."""
+    root = tmp_path_factory.mktemp("zoo")
+    public = install_packages() is None
+    entries = {}
+    for entry in ZOO:
+        if entry.refused is None and (public or entry not in PUBLIC):
+            mlp = imported(entry)
+            assert isinstance(mlp, Mlp), f"{entry.name}: {mlp}"
+            name = re.sub(r"\W+", "-", entry.name).lower()
+            models.save(mlp.annotated(example=[0.5] * mlp.spec.in_features), root / name / "1")
+            entries[name] = entry
+    with Server(model_repository=root) as server, Client(server.target) as client:
+        yield entries, client
+
+
+@pytest.mark.timeout(600)  # alone, it imports the whole zoo first
+def test_every_module_answers_over_a_socket_as_in_pytorch(served):
+    entries, client = served
+    assert len(entries) >= 45
+    wrong = {}
+    for name, entry in entries.items():
+        x = entry.rows(ROWS)
+        expected = next(iter(answer(entry.make(), x).values()))  # Predict answers the first head
+        got = client.predict(name, x.reshape(ROWS, -1).numpy()).output.reshape(ROWS, -1)
+        error = np.abs(got[:, : expected.shape[1]] - expected).max() / max(1.0, float(np.abs(expected).max()))
+        # float32 all the way; sin(30 x) and exp amplify its rounding
+        if got.shape[1] < expected.shape[1] or not error < 2e-4:
+            wrong[entry.name] = (got.shape, float(error))
+    assert not wrong

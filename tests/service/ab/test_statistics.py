@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fused_mlp.service.ab.blocks import Buckets, Samples
-from fused_mlp.service.ab.ratio import per, ratios
+from fused_mlp.service.ab.bootstrap import Buckets, Samples, per, ratios
 from fused_mlp.service.ab.report import Difference, Report, latency_rows
 from fused_mlp.service.reports.svg import linear_ticks
 from fused_mlp.service.reports.units import seconds_text

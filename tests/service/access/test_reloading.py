@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from fused_mlp.service.access.reloading import Reload
+from fused_mlp.service.access import reloading
+from fused_mlp.service.access.reloading import Reload, keep_reloading
 
 
 class Clock:
@@ -71,7 +74,8 @@ def test_a_failure_is_logged_once_and_tried_again_when_the_files_change(
     reload.poll()
     reload.poll()
     assert reload.results == {"ok": 0, "failed": 1}
-    (line,) = caplog.messages
+    line, recorded = caplog.messages
+    assert recorded.startswith("audit: who=server action=read_files arguments=tls result=FAILED_PRECONDITION")
     assert line == "tls: cannot use the new files, the old ones stay in use: no certificate"
     loader.problem = None
     file.write_text("mended")
@@ -94,3 +98,24 @@ def test_a_pipe_is_not_read_a_second_time(tmp_path: Path, caplog: pytest.LogCapt
     Reload("tls", [tmp_path / "key"], loader).reload()
     assert loader.loads == 0
     assert "not a regular file" in caplog.text
+
+
+def test_files_that_do_not_answer_are_told_of(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reloading, "MAX_SILENCE_S", 0.01)
+    answers = threading.Event()
+    item = Reload("policy", [file], lambda: answers.wait() and None)
+
+    async def run() -> None:
+        asked = asyncio.Event()
+        asked.set()
+        task = asyncio.create_task(keep_reloading([item], asked))
+        while "policy: its files have not answered for 0.01 s" not in caplog.text:
+            await asyncio.sleep(0.01)
+        answers.set()
+        while item.results["ok"] == 0:
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -10,11 +10,11 @@ import pytest
 
 from fused_mlp import kernels
 from fused_mlp.kernels import Kernel
-from fused_mlp.service.catalog.building import KernelBuilder
 from fused_mlp.service.catalog.ledger import Ledger
 from fused_mlp.service.catalog.records import ServedVersion
-from fused_mlp.service.settings.policy import Policy
-from fused_mlp.service.settings.settings import load_settings
+from fused_mlp.service.catalog.versions.building import KernelBuilder
+from fused_mlp.service.policy.policy import Policy
+from fused_mlp.service.settings.environment import load_settings
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 

@@ -14,11 +14,11 @@ import pytest
 from fused_mlp import models
 from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.models import LayerSpec, Mlp, MlpSpec
-from fused_mlp.service.catalog import room
 from fused_mlp.service.catalog.ledger import Ledger
-from fused_mlp.service.catalog.records import CanaryStatus
+from fused_mlp.service.catalog.versions import room
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.retry import RetryPolicy
+from fused_mlp.service.policy.canary_plan import CanaryStatus
 from tests.support.fleet import WIDTH, make_fleet, tiny_mlp
 from tests.support.puppet import PuppetService
 
@@ -173,7 +173,7 @@ def test_requests_that_a_model_cannot_answer_count_under_its_name(server: Counti
 def test_a_deadline_that_passes_while_a_model_waits_for_room_counts_under_its_name(
     root: Path, monkeypatch: pytest.MonkeyPatch, front: str
 ) -> None:
-    monkeypatch.setattr(room, "LEAST_STAY_S", 1000)
+    monkeypatch.setattr(room, "MIN_STAY_S", 1000)
     models.save(tiny_mlp(), root / "two" / "1")
     with lazy(root, front, max_loaded_bytes=CpuKernel(tiny_mlp(), 1).memory_bytes) as server:
         server.service.catalog.load("m000")  # it has not run, so that it stays
@@ -193,13 +193,13 @@ def test_failed_loads_and_canaries_of_a_removed_model_go_with_it(root: Path) -> 
             (root / name / "7").mkdir()
             (root / name / "7" / "model.json").write_text("{")
             catalog.refresh(name)
-        catalog.canaries["broken"] = CanaryStatus("7", "running", 0.1, "", "")
+        catalog.policies.canaries["broken"] = CanaryStatus("7", "running", 0.1, "", "")
         assert catalog.failed_loads() == {("broken", 7): 1, ("m000", 7): 1}
         shutil.rmtree(root / "broken")
         shutil.rmtree(root / "m000" / "7")
         for name in ("broken", "m000"):
             catalog.refresh(name)
-        assert catalog.canaries == {}
+        assert catalog.policies.canaries == {}
         models.save(tiny_mlp(), root / "broken" / "7")
         catalog.refresh("broken")
         assert catalog.failed_loads() == {}

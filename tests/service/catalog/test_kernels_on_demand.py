@@ -18,7 +18,7 @@ from fused_mlp.models import Mlp, ModelLoadError
 from fused_mlp.service.app import Service
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.admin import AdminClient
-from fused_mlp.service.settings.settings import load_settings
+from fused_mlp.service.settings.environment import load_settings
 from tests.support.puppet import PuppetService
 from tests.support.server import free_port
 
@@ -65,7 +65,7 @@ def built(client: Client) -> list[str]:
     [
         ({}, ["fused"]),
         ({"variant": "unfused"}, ["unfused"]),
-        ({"on_mismatch": "unfused"}, ["fused"]),
+        ({"policy": '{"*": {"on_mismatch": "unfused"}}'}, ["fused"]),
         ({"split": 0.1}, ["fused", "unfused"]),
         ({"allow_override": True}, ["fused", "unfused"]),
         ({"variant": "unfused", "shadow": 0.01}, ["fused", "unfused"]),

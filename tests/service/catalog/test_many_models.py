@@ -18,12 +18,12 @@ from fused_mlp import models
 from fused_mlp.kernels import KernelUnavailable
 from fused_mlp.service import _engine
 from fused_mlp.service.app import Service
-from fused_mlp.service.catalog.catalog import MOST_NAMED, Catalog
-from fused_mlp.service.observe.banner import MOST_LISTED
+from fused_mlp.service.catalog.catalog import MAX_NAMED, Catalog
+from fused_mlp.service.observe.banner import MAX_LISTED
 from fused_mlp.service.observe.http_request import BadRequest, Query
-from fused_mlp.service.observe.model_metrics import ModelMetrics, Scrape
+from fused_mlp.service.observe.scrape.model_metrics import ModelMetrics, Scrape
 from fused_mlp.service.observe.status import status_json
-from fused_mlp.service.settings.settings import load_settings
+from fused_mlp.service.settings.environment import load_settings
 from tests.support.fleet import make_fleet, tiny_mlp
 
 COUNT = 300
@@ -136,7 +136,7 @@ def test_changed_files_are_not_mixed_with_what_was_loaded(
 def test_start_is_told_in_a_summary_with_the_first_broken_versions(
     service: Service, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = [f"m{number:03}" for number in range(100, 100 + MOST_NAMED + 2)]
+    broken = [f"m{number:03}" for number in range(100, 100 + MAX_NAMED + 2)]
     for name in broken:
         (root / name).unlink()
         (root / name / "1").mkdir(parents=True)
@@ -145,15 +145,15 @@ def test_start_is_told_in_a_summary_with_the_first_broken_versions(
         loaded(service)
     assert f"versions loaded: {COUNT - len(broken)} of {COUNT} models, in" in caplog.text
     lines = [record.getMessage() for record in caplog.records if "not served" in record.getMessage()]
-    assert len(lines) == MOST_NAMED + 1
+    assert len(lines) == MAX_NAMED + 1
     assert lines[0].startswith("m100/1 is not served: m100/1/model.json: ")
     assert lines[-1] == "and 2 more are not served, see /status.json?answers=no"
     service.front = type("Front", (), {"name": "native"})()
     text = service.banner()
     assert f"models   {COUNT}, of which {COUNT - len(broken)} versions are served" in text
-    assert text.count("NOT SERVED") == MOST_NAMED
+    assert text.count("NOT SERVED") == MAX_NAMED
     assert "and 2 more are not served, see /status.json?answers=no" in text
-    assert len(text.splitlines()) < MOST_LISTED + MOST_NAMED
+    assert len(text.splitlines()) < MAX_LISTED + MAX_NAMED
 
 
 def metrics_of(service: Service) -> ModelMetrics:

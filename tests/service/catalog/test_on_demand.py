@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import numpy as np
@@ -23,14 +24,17 @@ import pytest
 from fused_mlp import kernels, models
 from fused_mlp.kernels import Backend, Kernel, KernelUnavailable
 from fused_mlp.kernels.backends.cpu import CpuKernel
-from fused_mlp.models import LayerSpec, Mlp, MlpSpec, precision
+from fused_mlp.models import LayerSpec, Mlp, MlpSpec
+from fused_mlp.models.weights import precision
 from fused_mlp.protos import open_inference_pb2 as pb
 from fused_mlp.protos.stubs import Stub
-from fused_mlp.service.catalog import on_demand, room
 from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.catalog.versions import on_demand, room
+from fused_mlp.service.catalog.versions.on_demand import OnDemand
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.retry import RetryPolicy
 from tests.support.fleet import WIDTH, make_fleet, tiny_mlp
+from tests.support.fronts import both_fronts
 from tests.support.puppet import PuppetService
 
 X = np.ones((1, WIDTH), np.float32)
@@ -159,6 +163,7 @@ def test_the_list_of_models_says_which_are_loaded_and_why_others_cannot_be(lazy:
     assert 'fused_mlp_model_info{model="m002",state="ON_DEMAND",version="1"} 1' in lazy.metrics()
 
 
+@both_fronts
 def test_the_first_request_loads_and_is_answered(lazy: Lazy, gate: Gate) -> None:
     np.testing.assert_array_equal(lazy.predict("m001"), expected())
     assert lazy.loaded() == {"m001"}
@@ -192,6 +197,22 @@ def test_only_callers_of_a_model_wait_for_it_and_it_is_loaded_once(lazy: Lazy, g
     assert gate.built == 2
 
 
+def test_a_load_that_ends_in_an_error_of_ours_is_tried_again(
+    lazy: Lazy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its callers wait for the next try, not for their deadlines."""
+    find, errors = OnDemand._find, [MemoryError()]
+
+    def fail_once(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return find(*arguments)
+
+    monkeypatch.setattr(OnDemand, "_find", fail_once)
+    np.testing.assert_array_equal(lazy.predict("m001", timeout_s=20), expected())
+    assert "the load of m001/1 failed" in caplog.text
+
+
 def test_each_version_is_asked_for_once(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not again with every other that is loaded meanwhile."""
     names = make_fleet(tmp_path, 12)
@@ -213,6 +234,7 @@ def test_each_version_is_asked_for_once(tmp_path: Path, gate: Gate, monkeypatch:
     assert sorted(wanted) == names
 
 
+@both_fronts
 def test_a_waiting_caller_has_its_deadline_and_may_give_up(lazy: Lazy, gate: Gate) -> None:
     gate.open.clear()
     with pytest.raises(PredictError) as failed:
@@ -230,7 +252,7 @@ def test_a_waiting_caller_has_its_deadline_and_may_give_up(lazy: Lazy, gate: Gat
 def test_a_load_that_no_caller_waits_for_any_more_is_not_begun(
     front: str, root: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_demand, "MOST_THREADS", 1)
+    monkeypatch.setattr(on_demand, "MAX_THREADS", 1)
     with Lazy(front, root) as lazy, ThreadPoolExecutor(2) as callers:
         gate.open.clear()
         first = callers.submit(lazy.predict, "m000")
@@ -289,8 +311,10 @@ def test_the_model_used_least_recently_makes_room(
         assert lazy.states()["m001"][0] == "UNAVAILABLE"
         np.testing.assert_array_equal(lazy.predict("m001"), expected())
         assert lazy.loaded() == {"m001", "m002"}
-    lines = [r.getMessage() for r in caplog.records if "unloaded" in r.getMessage()]
-    assert lines == ["unloaded m001/1, used least recently, to make room; 1 since the last such line"]
+    lines = [line for r in caplog.records if "action=evict" in (line := r.getMessage())]
+    assert len(lines) == 1
+    assert "who=server action=evict model=m001 version=1" in lines[0]
+    assert "used least recently, to make room; 1 since the last such line" in lines[0]
 
 
 def test_a_kernel_that_a_policy_asks_for_takes_room_too(root: Path, gate: Gate) -> None:
@@ -380,7 +404,7 @@ def test_loading_a_model_loads_its_default_only(tmp_path: Path, gate: Gate) -> N
 def test_a_model_with_requests_is_never_unloaded(
     front: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 0.1)
+    monkeypatch.setattr(room, "MAX_WAIT_FOR_ROOM_S", 0.1)
     size = 4 * tiny_mlp().spec.parameters
     with Lazy(front, root, backend="puppet", max_loaded_bytes=size) as lazy:
         lazy.predict("m000")
@@ -402,7 +426,7 @@ def test_a_model_with_requests_is_never_unloaded(
 def test_a_shortage_of_room_changes_no_default(
     front: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 0.1)
+    monkeypatch.setattr(room, "MAX_WAIT_FOR_ROOM_S", 0.1)
     monkeypatch.setattr(on_demand, "FIRST_PAUSE_S", 30)
     models.save(tiny_mlp(), tmp_path / "hog" / "1")
     for version in (1, 2):
@@ -438,7 +462,7 @@ def test_a_load_that_fits_does_not_wait_for_those_that_do_not(
     models.save(wide, tmp_path / "wide0" / "1")
     for number in range(1, 6):  # more than threads that load
         (tmp_path / f"wide{number}").symlink_to(tmp_path / "wide0")
-    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 30)
+    monkeypatch.setattr(room, "MAX_WAIT_FOR_ROOM_S", 30)
     size = 4 * spec.parameters
     with Lazy(front, tmp_path, backend="puppet", max_loaded_bytes=size + 300) as lazy:
         lazy.service.catalog.on_demand.room.take("other", 400)
@@ -453,7 +477,7 @@ def test_a_load_that_fits_does_not_wait_for_those_that_do_not(
 
 
 def test_idle_models_stay_where_unloading_them_would_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 0)
+    monkeypatch.setattr(room, "MAX_WAIT_FOR_ROOM_S", 0)
     used = {"version": 1, "has_run": True, "loaded_ns": 0, "last_used_ns": 0}
     busy = SimpleNamespace(model="busy", memory_bytes=80, in_flight=1, **used)
     idle = SimpleNamespace(model="idle", memory_bytes=10, in_flight=0, **used)
@@ -521,6 +545,7 @@ def test_a_change_while_it_is_loaded_wins(lazy: Lazy, root: Path, gate: Gate, ch
     assert ("m001/2/fused" in names) if change == "load" else not names
 
 
+@both_fronts
 def test_a_server_stops_while_a_model_is_loaded(front: str, root: Path, gate: Gate) -> None:
     with ThreadPoolExecutor(1) as caller:
         with Lazy(front, root, drain_timeout_s=0.2) as lazy:

@@ -22,10 +22,11 @@ from fused_mlp.kernels.cuda.running import device_memory
 from fused_mlp.kernels.replicas import ReplicatedKernel
 from fused_mlp.models import Mlp
 from fused_mlp.service import _engine
-from fused_mlp.service.catalog import placement
 from fused_mlp.service.catalog.catalog import Catalog
-from fused_mlp.service.catalog.placement import build_placed, choose_devices
-from fused_mlp.service.settings.settings import SettingsError, load_settings
+from fused_mlp.service.catalog.versions import placement
+from fused_mlp.service.catalog.versions.placement import build_placed, choose_devices
+from fused_mlp.service.settings.environment import load_settings
+from fused_mlp.service.settings.settings import SettingsError
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 INFO = KernelInfo("fused", "triton", "cuda", "whole/16", "sm_80", "float32", 1, "why")

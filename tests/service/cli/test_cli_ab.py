@@ -10,8 +10,8 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from fused_mlp.service.cli.json_keys import DOCUMENTS
 from fused_mlp.service.client import Client, ModelInfo
+from tests.support.documents import KEYS
 from tests.support.scripted_server import Failure
 
 ROWS = ["latency p50", "latency p90", "latency p99", "kernel p50", "answered", "server CPU per request"]
@@ -25,7 +25,7 @@ def test_report_has_every_figure_for_both_variants(cli, server, tmp_path):
     )  # fmt: skip
     assert outcome.code in (0, 4), outcome.err  # on a machine that is busy with other tests, 4
     report = json.loads(outcome.out)
-    assert report.keys() == DOCUMENTS["ab"].keys.keys()
+    assert report.keys() == KEYS["ab"]
     rows = {row["name"]: row for row in report["rows"]}
     assert list(rows) == ROWS
     for name, row in rows.items():

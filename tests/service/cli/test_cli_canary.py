@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -15,34 +16,42 @@ import pytest
 
 from fused_mlp.models import save
 from fused_mlp.service import app
-from fused_mlp.service.cli import canary
+from fused_mlp.service.cli.commands import canary
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.admin import AdminClient, PolicyInfo
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 from tests.support.puppet import PuppetService
 from tests.support.server import free_port
 
+INTERVAL_S = 0.05
+
 
 @pytest.fixture
 def puppet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PuppetService]:
     for version in (1, 2):
         save(make_mlp(make_spec((4, 8, 3)), seed=version), tmp_path / "m" / str(version))
-    monkeypatch.setattr(app, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(app, "CANARIES_EVERY_S", 0.01)
     monkeypatch.setattr(canary, "POLL_S", 0.01)
     with PuppetService(admin_port=free_port(), model_repository=tmp_path) as running:
         yield running
 
 
 @pytest.fixture
-def callers(puppet: PuppetService) -> Iterator[None]:
-    """Requests, as long as the test runs."""
+def callers(puppet: PuppetService, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Requests, as long as the test runs. They drive the clock of the canary, 500 for each of its intervals, so that a
+    busy machine makes it slower and changes no verdict."""
     stopped = threading.Event()
+    calls = itertools.count()
+    now = 0.0
+    monkeypatch.setattr(puppet.service.canaries, "_clock", lambda: now)
 
     def call() -> None:
+        nonlocal now
         with Client(puppet.target) as client:
             while not stopped.is_set():
                 with suppress(PredictError):  # of a canary that fails
                     client.predict("m", np.ones(4, np.float32))
+                now = INTERVAL_S * next(calls) / 500
 
     thread = threading.Thread(target=call)
     thread.start()
@@ -52,17 +61,25 @@ def callers(puppet: PuppetService) -> Iterator[None]:
 
 
 def run(cli, puppet: PuppetService, *options: object):
-    plan = ("--steps", "50,100", "--interval", "0.05s", "--min-requests", 20, "--max-p99-ratio", 1000)
+    plan = (
+        "--steps",
+        "50,100",
+        "--interval",
+        f"{INTERVAL_S}s",
+        "--min-requests",
+        20,
+        "--max-p99-ratio",
+        1000,
+    )
     return cli("canary", "m", "--to", "2", *plan, *options, "--target", puppet.admin_target)
 
 
 def test_a_good_arm_ends_in_exit_code_0(cli, puppet: PuppetService, callers: None) -> None:
     outcome = run(cli, puppet)
     assert outcome.code == 0, outcome.err
-    assert outcome.out.splitlines()[-2:] == [
-        "m to 2: promoted, 1 of the requests, version 2 is the default now",
-        "m is pinned to version 2; to follow new versions again: fused-mlp pin m latest",
-    ]
+    promoted, pinned = outcome.out.splitlines()[-2:]
+    assert promoted.startswith("m to 2: promoted, 1 of the requests, version 2 is the default now")
+    assert pinned == "m is pinned to version 2; to follow new versions again: fused-mlp pin m latest"
     assert puppet.service.catalog.policy("m").version == "2"
     again = run(cli, puppet)
     assert (again.code, again.err) == (
@@ -101,6 +118,18 @@ def test_a_canary_outlives_its_command_and_can_be_stopped(cli, puppet: PuppetSer
     assert (policy.canary, policy.arms, policy.version) == (None, {}, "1")
 
 
+def test_a_stop_without_a_canary_changes_nothing(cli, puppet: PuppetService) -> None:
+    assert cli("policy", "set", "m", "--arm", "1=0.1", "--target", puppet.admin_target).code == 0
+    before = puppet.service.catalog.policies.now.changes
+    refused = cli("canary", "m", "--stop", "--target", puppet.admin_target)
+    says = "no canary of 'm' runs: policy unchanged; to end shares set by hand: fused-mlp policy set m --no-arms\n"
+    assert (refused.code, refused.out, refused.err) == (1, "", f"error: INVALID_ARGUMENT: {says}")
+    with AdminClient(puppet.admin_target) as admin, pytest.raises(PredictError, match="no canary runs"):
+        admin.stop_canary("")  # of all models
+    assert cli("policy", "unset", "m", "canary", "--target", puppet.admin_target).code == 0
+    assert puppet.service.catalog.policies.now.changes == before
+
+
 @pytest.mark.parametrize(
     "end",
     [lambda admin: admin.roll_back("m"), lambda admin: admin.unset_policy("m")],
@@ -132,7 +161,8 @@ def test_a_canary_that_is_stopped_before_it_begins_ends_too(
     cli, puppet: PuppetService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, start = threading.Event(), AdminClient.start_canary
-    look = puppet.service.canaries.look
+    catalog = puppet.service.catalog
+    planned = catalog.models_with_canary
 
     def start_and_stop(admin: AdminClient, *arguments: object, **plan: object) -> PolicyInfo:
         info = start(admin, *arguments, **plan)  # type: ignore[arg-type]
@@ -141,7 +171,7 @@ def test_a_canary_that_is_stopped_before_it_begins_ends_too(
         return info
 
     monkeypatch.setattr(AdminClient, "start_canary", start_and_stop)
-    monkeypatch.setattr(puppet.service.canaries, "look", lambda: started.is_set() and look())
+    monkeypatch.setattr(catalog, "models_with_canary", lambda: started.wait(30) and planned())
     outcome = run(cli, puppet)
     assert (outcome.code, "m to 2: stopped" in outcome.out) == (3, True)
 

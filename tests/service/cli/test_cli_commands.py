@@ -89,6 +89,7 @@ def test_import_keeps_weights_in_fewer_bits_and_says_what_that_costs(cli, tmp_pa
     assert "int8: error " in imported.out
     assert "over 99 given rows" in imported.out
     assert models.load(tmp_path / "repo" / "net" / "1").precision == "int8"
+    args.append("--no-sandbox")  # each of which starts a process that imports torch
     refused = cli(*args, "--precision", "int8", "--max-error", "1e-7")
     assert refused.code == 1
     assert "step 'layers." in refused.err
@@ -104,7 +105,15 @@ def test_import_keeps_weights_in_fewer_bits_and_says_what_that_costs(cli, tmp_pa
     assert "int8, 7.0% of the weights: error " in partly.out  # 150 of 2150
     assert "in float32: layers.0" in partly.out
     assert "--max-error: expected a number above 0, got nan" in cli(*args, "--max-error", "nan").err
-    again = ["import", tmp_path / "repo" / "net" / "1", "-r", tmp_path / "repo", "-n", "again"]
+    again = [
+        "import",
+        tmp_path / "repo" / "net" / "1",
+        "-r",
+        tmp_path / "repo",
+        "-n",
+        "again",
+        "--no-sandbox",
+    ]
     for useless in (["--calibrate", tmp_path / "rows.npy"], ["--max-error", "0.1"]):
         floats = cli(*args, *useless)
         assert floats.code == 1
@@ -190,7 +199,9 @@ def test_import_asks_for_its_own_options(cli, tmp_path):
         ("quantised.safetensors", relu, "narrow --prefix or give --map"),
         ("norm.safetensors", relu, "model.py:factory with --state-dict"),
     ):
-        told = cli("import", f"{tmp_path}/{source}", "-r", tmp_path / "repo", "-n", "net", *options)
+        # A sandbox starts a process that imports torch: one of these is enough.
+        apart = "--sandbox" if source == "whole.pt" else "--no-sandbox"
+        told = cli("import", f"{tmp_path}/{source}", "-r", tmp_path / "repo", "-n", "net", apart, *options)
         assert told.code == 1, source
         assert text in told.err
         assert "=" not in told.err.replace("layers.0", "")

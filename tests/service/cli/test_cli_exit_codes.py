@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fused_mlp.service.ab.live_run import LiveRun
-from fused_mlp.service.cli.exit_codes import ExitCode
+from fused_mlp.service.cli.failure import ExitCode
 
 
 def test_help_lists_all_codes(cli):

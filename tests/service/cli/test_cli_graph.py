@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from fused_mlp.service.cli.graph import draw_program
+from fused_mlp.service.cli.output.graph import draw_program
 from fused_mlp.service.client import OutputInfo, StepInfo, VersionInfo
 
 

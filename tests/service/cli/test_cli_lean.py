@@ -126,7 +126,9 @@ def test_a_missing_extra_is_one_line(missing, arguments, says):
 
 def test_onnx_without_its_extra_is_one_line(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"x")
-    run = run_without(("onnx",), "import", str(tmp_path / "m.onnx"), "-r", str(tmp_path), "-n", "m")
+    # The block holds in this process alone.
+    options = ("--no-sandbox", "-r", str(tmp_path), "-n", "m")
+    run = run_without(("onnx",), "import", str(tmp_path / "m.onnx"), *options)
     assert run.returncode == 1
     assert "pip install 'fused-mlp[onnx]'" in run.stderr
     assert run.stderr.count("\n") == 1

@@ -188,7 +188,7 @@ def test_errors_say_what_to_do(cli, scripted, fail):
     assert refused.err == "error: INVALID_ARGUMENT: expected 4 columns, got 9\n"
     late = cli("predict", "stuck", "-i", "-", "--timeout", 0.1, stdin="1 2 3 4", target=scripted.target)
     assert "did not answer in time" in late.err
-    assert "--timeout gives it longer" in late.err
+    assert "--timeout waits longer" in late.err
 
 
 def test_nobody_listening_says_where_and_how_to_start_a_server(cli):

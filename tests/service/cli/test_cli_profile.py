@@ -7,8 +7,8 @@ import pytest
 
 from fused_mlp.kernels.profile import random_mlp
 from fused_mlp.models import save
-from fused_mlp.models.precision import to_precision
-from fused_mlp.service.cli.json_keys import DOCUMENTS
+from fused_mlp.models.weights.precision import to_precision
+from tests.support.documents import KEYS
 
 QUICK = ("--variants", "eager,fused", "--budget", "0.01", "--threads", "1")
 
@@ -49,7 +49,7 @@ def test_json_has_everything(cli, tmp_path):
         "profile", tmp_path / "m" / "1", "--batch", "2", *QUICK, "--json", "--expect", "fused.launches=1"
     )
     said = json.loads(outcome.out)
-    assert said.keys() == DOCUMENTS["profile"].keys.keys()
+    assert said.keys() == KEYS["profile"]
     assert said["model"] == "12-16-4 relu"
     assert [point["variant"] for point in said["points"]] == ["eager", "fused"]
     assert said["expectations"][0]["found"] == 1

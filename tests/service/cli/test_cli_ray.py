@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from fused_mlp.service.cli import ray
+from fused_mlp.service.cli.commands import ray
 
 if TYPE_CHECKING:
     from fused_mlp.service.ray.cluster import Fleet
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         (["up", "--replicas", "8-2"], "expected a number or a range such as 2-8, from 1 to 1000, got '8-2'"),
         (["up", "--set", "colour=red"], "with a setting of `fused-mlp serve`, got 'colour=red'"),
         (["up", "--set", "max_batch_rows=-1"], "FUSED_MLP_MAX_BATCH_ROWS='-1': input should be"),
-        (["up", "--set", "grpc_port=1"], "--set grpc_port: replicas choose it themselves"),
+        (["up", "--set", "grpc_port=1"], "--set grpc_port: replicas choose and report it themselves"),
     ],
 )
 def test_a_mistake_is_one_line(cli, arguments, says):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the README against a real server, over both fronts."""
+"""The commands of the README against a real server."""
 
 import json
 

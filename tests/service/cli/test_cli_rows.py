@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fused_mlp.service.cli.rows.opening import read_rows
-from fused_mlp.service.cli.rows.output import OutputFile
+from fused_mlp.service.cli.rows.arrays import open_npz
+from fused_mlp.service.cli.rows.opening import open_rows, read_rows
+from fused_mlp.service.cli.rows.output import open_output
 from fused_mlp.service.cli.rows.source import InputError
+from fused_mlp.service.client import InputInfo
 from tests.support.server import environment
 
 ROWS = np.array([[1, 2, 3, 4], [4, 3, 2, 1]], np.float32)
@@ -91,7 +95,7 @@ def test_text_is_read_as_it_is_meant(cli, scripted, text):
         ("[1, 2, 3, 4]\n[1, 2, 3, 1e999]\n", "line 2, column 4: expected a number that fits float32"),
         (f"[1, 2, 3, 4]\n[1, 2, 3, 1{'0' * 400}]\n", "line 2, column 4: expected a number that fits float32"),
         ("[1, 2, 3, 4]\n[]\n", "line 2: expected a list of numbers, got []"),
-        ("[1, 2, 3, 4]\n[[1, 2, 3, 4]]\n", "line 2, column 1: expected a number, got [1, 2, 3, 4]"),
+        ("[1, 2, 3, 4]\n[[1, 2, 3, 4]]\n", "line 2: expected a list of numbers, got [[1, 2, 3, 4]]"),
         ('{"input": 1}\n', "line 1: expected a list of numbers, got 1"),
         ('{"input": [1]}\nnot json\n', "line 2: not valid JSON"),
         ("[[1, 2, 3, null]]", "row 1, column 4: expected a number, got null"),
@@ -189,6 +193,19 @@ def test_a_header_that_promises_too_much_takes_no_memory(cli, scripted, tmp_path
     assert "got a file that ends early" in outcome.err
 
 
+def test_an_archive_that_unpacks_to_more_than_it_promises_takes_no_memory(tmp_path):
+    small = npy(np.asfortranarray(ROWS))
+    with (tmp_path / "x").open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", small + bytes(200 << 20))
+    tracemalloc.start()
+    try:
+        with (tmp_path / "x").open("rb") as stream, pytest.raises(InputError, match="got more data after it"):
+            open_npz("x", stream)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_an_archive_from_a_pipe_is_refused(scripted):
     run = subprocess.run(
         [*COMMAND, "tiny", "-i", "-", "--target", scripted.target], input=npz(a=ROWS), capture_output=True
@@ -262,8 +279,8 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_request(cli, scr
         ("folder.csv", "is not a regular file"),
         ("pipe.csv", "is not a regular file"),
         ("none/y.csv", "No such file or directory"),
-        ("x.csv", "is the input, too"),
-        ("link.csv", "is the input, too"),
+        ("x.csv", "is also the input"),
+        ("link.csv", "is also the input"),
     ):
         outcome = cli(
             "predict", "tiny", "-i", tmp_path / "x.csv", "-o", tmp_path / path, target=scripted.target
@@ -414,6 +431,57 @@ def test_no_progress_bar_where_stderr_is_no_terminal(scripted, tmp_path):
     assert b"\x1b" not in run.stdout
 
 
+NAMED = (
+    InputInfo("age", "float", "FP32", (2,), False, (), 0, False, ()),
+    InputInfo("item", "id", "INT64", (2,), True, (), 0, False, ()),
+    InputInfo("word", "string", "BYTES", (), False, (), 0, False, ()),
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "other,age,item,word\n,1 2,3 4,a b\n,5 6,7,c\n",
+        "word;item;age.1;age.0\na b;3 4;2;1\nc;7;6;5\n",
+        '{"age": [1, 2], "item": [3, 4], "word": "a b"}\n{"age": [5, 6], "item": [7], "word": "c"}\n',
+        '[{"age": [1, 2], "item": [3, 4], "word": "a b"},\n {"age": [5, 6], "item": [7], "word": "c"}]',
+    ],
+)
+def test_named_inputs_are_read_by_column_or_key(tmp_path, text):
+    (tmp_path / "x").write_text(text)
+    with open_rows(str(tmp_path / "x"), lambda: NAMED) as rows:
+        (part,) = rows.parts(10, 0)
+    np.testing.assert_array_equal(part["age"], [[1, 2], [5, 6]])
+    np.testing.assert_array_equal(part["item"], [[3, 4], [7, -1]])
+    assert part["word"].tolist() == [["a b"], ["c"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("age,item,word\n", "expected rows with the inputs age, item, word, got none"),
+        ("[]", "expected rows with the inputs age, item, word, got none"),
+        ("age,item\n1 2,3\n", "expected a column word in the header, got age, item"),
+        ("age,item,word\n1 2,3,a\n1,3,a\n", "line 3, input 'age': expected 2 values, got 1"),
+        ("age,item,word\n1 x,3,a\n", "line 2, input 'age': expected a number, got 'x'"),
+        ("age,item,word\n1 2,3.5,a\n", "line 2, input 'item': expected a whole number, got '3.5'"),
+        (
+            '{"age": [1, 2], "item": 3, "word": "a"}\n{"age": [1, 2]}\n',
+            "line 2: expected the input 'item', got age",
+        ),
+        ("[1]", "row 1: expected an object with the inputs of a row, got 1"),
+    ],
+)
+def test_named_inputs_that_cannot_be_read_are_refused(tmp_path, text, says):
+    (tmp_path / "x").write_text(text)
+    with (
+        pytest.raises(InputError) as refused,
+        open_rows(str(tmp_path / "x"), lambda: NAMED) as rows,
+    ):
+        list(rows.parts(10, 0))
+    assert says in str(refused.value)
+
+
 SEEDS = [
     npy(ROWS),
     npy(np.asfortranarray(ROWS.astype(">f8"))),
@@ -464,7 +532,8 @@ FLOATS = st.floats(width=32)
 )
 def test_what_is_written_reads_back_as_it_was(tmp_path_factory, rows, suffix, step):
     path: Path = tmp_path_factory.mktemp("round") / f"y{suffix}"
-    with OutputFile(path, None) as file:
+    with open_output(path, None) as file:
+        assert file is not None
         for first in range(0, len(rows), step):
             file.write(rows[first : first + step])
     back = read_rows(str(path))

@@ -11,8 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
-from fused_mlp.service.cli.exit_codes import ExitCode
+from fused_mlp.service.cli.failure import ExitCode, fail
+from fused_mlp.service.cli.output.rendering import print_table
 from tests.service.cli.terminal import Terminal
 from tests.support.server import environment
 
@@ -43,6 +47,19 @@ def test_without_arguments_it_shows_three_steps_and_imports_little():
     assert run.stdout.endswith("LOADED []\n")
     assert "\x1b" not in run.stdout
     assert max(map(len, run.stdout.splitlines())) <= 84
+
+
+def test_text_of_others_commands_no_terminal(capsys: pytest.CaptureFixture[str]):
+    """A label may come from a foreign file, and reach whoever predicts with the model."""
+    hostile = "a\x1b]0;title\x07 b\x1b[2J\x9b2J\u202e"
+    table = Table(hostile)
+    table.add_row(Text(hostile), hostile)
+    print_table(Group(table, Text(hostile, "bold")))
+    with pytest.raises(SystemExit):
+        fail(f"model {hostile}")
+    shown = "".join(capsys.readouterr())
+    assert "a?]0;title? b?[2J?2J?" in shown
+    assert not set(shown) & {"\x1b", "\x07", "\x9b", "\u202e"}
 
 
 @pytest.mark.parametrize("no_colour", [{}, {"NO_COLOR": "1"}])
@@ -114,9 +131,9 @@ def test_a_mistake_is_one_line_with_a_hint(cli):
 
 
 def test_help_fits_and_shows_no_types(cli):
-    from fused_mlp.service.cli.reference import commands
+    from bench.docs.figures.reference import commands
 
-    for name in ["", *(name for name, _ in commands())]:
+    for name in ["", *commands()]:
         text = cli(*name.split(), "--help").out
         assert max(map(len, text.splitlines())) <= 80, name
         assert not re.search(r"<(bool|float|int)", text), name

@@ -129,6 +129,15 @@ def test_without_a_deadline_attempts_alone_bound_the_call():
         attempts.wait_after(error("UNAVAILABLE"))
 
 
+def test_an_attempt_cut_off_by_the_deadline_hides_no_earlier_reason():
+    now = 0.0
+    attempts = Attempts(RetryPolicy(attempts=9, first_wait_s=0), timeout_s=1, clock=lambda: now)
+    attempts.wait_until_ready(error("UNAVAILABLE"))
+    now = 1.0
+    with pytest.raises(PredictError, match="UNAVAILABLE"):
+        attempts.wait_until_ready(error("DEADLINE_EXCEEDED"))
+
+
 @pytest.mark.parametrize("wrong", [{"attempts": 0}, {"first_wait_s": -1}, {"jitter": -0.1}])
 def test_a_policy_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(ValueError, match="at least"):

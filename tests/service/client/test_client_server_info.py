@@ -62,9 +62,9 @@ def test_ready_waits_for_serving(connect, scripted):
 def test_ready_says_why_it_gave_up(connect, scripted):
     scripted.statuses.set("tiny", HealthCheckResponse.NOT_SERVING)
     with pytest.raises(PredictError, match=r"UNAVAILABLE: model 'tiny' at .* is NOT_SERVING"):
-        connect(scripted.target).ready(0.2, model="tiny")
+        connect(scripted.target).ready(1, model="tiny")
     with pytest.raises(PredictError, match=r"no answer from 127\.0\.0\.1:1: Connection refused"):
-        connect("127.0.0.1:1").ready(0.2)
+        connect("127.0.0.1:1").ready(1)
 
 
 def test_tls_with_own_root_and_client_certificate(connect, scripted, certificate, secure_target):

@@ -33,6 +33,7 @@ predict_requests = st.builds(
     request_id=texts,
     output=st.sampled_from(["", "*", "v"]) | texts,
     arm=st.just("") | arms | texts,
+    inputs=st.just([]) | st.lists(st.builds(fm.NamedTensor, name=texts, tensor=tensors), max_size=2),
 )
 
 contents = st.builds(

@@ -110,22 +110,6 @@ def test_asyncio_loop_receives_results(engine):
         np.testing.assert_array_equal(answer, [2.0 * i, 2.0 * (i + 1)])
 
 
-def test_requests_queued_during_a_batch_share_the_next_one(engine):
-    kernel, queue = PuppetKernel(), CompletionQueue()
-    lane = add_lane(engine, kernel)
-    kernel.hold()
-    submit(engine, lane, queue, rows(1))
-    assert kernel.running.wait(PATIENCE_S)
-    for i in range(5):
-        submit(engine, lane, queue, rows(2, 10.0 * i), token=i)
-    kernel.may_run.set()
-    done = wait_for(queue, 6)
-    assert kernel.batches == [1, 10]
-    for completion in done[1:]:
-        expected = 2 * rows(2, 10.0 * completion.token)[:, :2]
-        np.testing.assert_array_equal(np.frombuffer(completion.data, np.float32).reshape(2, 2), expected)
-
-
 def test_cancelled_ticket_is_dropped_and_its_mates_are_served(engine):
     kernel, queue = PuppetKernel(), CompletionQueue()
     lane = add_lane(engine, kernel)
@@ -159,19 +143,6 @@ def test_expired_ticket_never_reaches_the_kernel():
     with pytest.raises(_engine.Refused) as refused:
         submit(engine, lane, queue, rows(1), deadline_ns=engine.now())
     assert refused.value.status is Status.deadline_expired
-    engine.stop()
-
-
-def test_wait_ends_with_the_clock():
-    clock, kernel, queue = _engine.ManualClock(), PuppetKernel(), CompletionQueue()
-    engine = Engine(workers=1, clock=clock)
-    lane = add_lane(engine, kernel, max_wait_us=100)
-    submit(engine, lane, queue, rows(1))
-    clock.advance(60_000)
-    submit(engine, lane, queue, rows(1))
-    clock.advance(40_000)
-    assert [c.queue_ns for c in wait_for(queue, 2)] == [100_000, 40_000]
-    assert kernel.batches == [2]
     engine.stop()
 
 

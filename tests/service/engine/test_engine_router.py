@@ -100,8 +100,9 @@ class KernelApi(ctypes.Structure):
         ("out_features", ctypes.c_size_t),
         ("run", RUN),
         ("strategy", STRATEGY),
-        ("most_at_once", ctypes.c_uint32),
+        ("max_at_once", ctypes.c_uint32),
         ("steps", ctypes.c_void_p),
+        ("run_groups", ctypes.c_void_p),
     )
 
 
@@ -117,7 +118,7 @@ def capsule_of(api: KernelApi, name: bytes = NAME) -> object:
     return capsule
 
 
-def make_api(code: int, abi: int = 2, flags: int = 0) -> KernelApi:
+def make_api(code: int, abi: int = 3, flags: int = 0) -> KernelApi:
     def run(ctx, x, count, y, busy, error, error_size):
         for i in range(count * 2):
             y[i] = x[i] + 1
@@ -166,7 +167,7 @@ def test_kernel_is_told_how_many_other_threads_are_busy():
         both_run.wait()
         return 0
 
-    api = KernelApi(2, 0, None, 2, 2, RUN(run), STRATEGY(lambda ctx, count: ctypes.addressof(STRATEGY_NAME)))
+    api = KernelApi(3, 0, None, 2, 2, RUN(run), STRATEGY(lambda ctx, count: ctypes.addressof(STRATEGY_NAME)))
     try:
         for name in "ab":
             lane = engine.add_lane(kernel=capsule_of(api), in_features=2, out_features=2, name=name)
@@ -178,8 +179,8 @@ def test_kernel_is_told_how_many_other_threads_are_busy():
 
 
 def test_capsule_of_another_kind_or_shape_is_refused(engine):
-    with pytest.raises(ValueError, match="interface version 2, got 1"):
-        engine.add_lane(kernel=capsule_of(make_api(0, abi=1)), in_features=2, out_features=2)
+    with pytest.raises(ValueError, match="interface version 3, got 2"):
+        engine.add_lane(kernel=capsule_of(make_api(0, abi=2)), in_features=2, out_features=2)
     with pytest.raises(ValueError, match="expected 3 inputs"):
         engine.add_lane(kernel=capsule_of(make_api(0)), in_features=3, out_features=2)
     with pytest.raises(ValueError, match="incorrect name"):

@@ -84,9 +84,9 @@ def test_rows_that_differ_are_reported_with_both_differences(engine):
     for batches in (1, 2):
         answer(engine, lanes[0])
         settle(shadow, batches)
-        shadow.arm()
+        shadow.restart()
     rows = tuple(np.array(row, np.float32).tobytes() for row in ([1, 1], [1, 1.25], [1, 1]))
-    assert reports == [(shadow, armed, 0.25, 0.25, rows) for armed in (0, 1)]
+    assert reports == [(shadow, epoch, 0.25, 0.25, rows) for epoch in (0, 1)]
     assert shadow.snapshot().disputed == 2
     engine.set_shadow(shadow, 1, 0.5)
     answer(engine, lanes[0])

@@ -25,9 +25,10 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from fused_mlp.service.fronts.ports import bind, port_of
 from fused_mlp.service.fronts.selection import native_front_problem
-from tests.conformance.peer import MAX_WINDOW, PREDICT_STREAM, Peer, framed, good_request
-from tests.conformance.toy_front import ToyFront
+from tests.support.peer import MAX_WINDOW, PREDICT_STREAM, Peer, framed, good_request
+from tests.support.toy_front import ToyFront
 
 if problem := native_front_problem():
     pytest.skip(problem, allow_module_level=True)
@@ -493,11 +494,14 @@ def test_the_largest_message_fits_whatever_the_number_of_loops() -> None:
     limits = _front.Limits()
     limits.max_message_bytes = 1 << 20
     limits.max_buffered_bytes = 1 << 20
-    server = _front.FrontServer(loops=32, limits=limits)
+    listener = bind("127.0.0.1", 0)
+    port = port_of(listener)
+    server = _front.FrontServer(listener=listener.detach(), loops=32, limits=limits)
     server.start()
+    server.listen()
     try:
         for number in range(64):
-            with Peer(server.port) as peer:
+            with Peer(port) as peer:
                 packed = bool(number % 2)  # without getting smaller: as large as it may be, twice
                 message = gzip.compress(bytes((1 << 20) - 1024), 0) if packed else bytes(1 << 20)
                 body = framed(message, compressed=packed)
@@ -617,15 +621,19 @@ def test_requests_that_wait_for_python_are_bounded() -> None:
     limits = _front.Limits()
     limits.max_control_bytes = 1 << 20
     engine = _engine.Engine(workers=1)
+    listener = bind("127.0.0.1", 0)
+    port = port_of(listener)
     server = _front.FrontServer(
+        listener=listener.detach(),
         engine=engine,
         router=_engine.Router(),
         limits=limits,
         rpcs=[(HEALTH_CHECK, False), (REFLECTION, True)],
     )
     server.start()
+    server.listen()
     try:
-        with Peer(server.port) as peer:
+        with Peer(port) as peer:
             body = framed(bytes(40 << 10))
             frames = [body[offset : offset + (16 << 10)] for offset in range(0, len(body), 16 << 10)]
 

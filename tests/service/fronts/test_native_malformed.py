@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fused_mlp.service.fronts.selection import native_front_problem
-from tests.conformance.peer import PREDICT, PREDICT_STREAM, PREFACE, Peer, framed, good_request
-from tests.conformance.toy_front import ToyFront
+from tests.support.peer import PREDICT, PREDICT_STREAM, PREFACE, Peer, framed, good_request
+from tests.support.toy_front import ToyFront
 
 if problem := native_front_problem():
     pytest.skip(problem, allow_module_level=True)

@@ -17,9 +17,9 @@ from hyperframe.frame import HeadersFrame, RstStreamFrame, SettingsFrame, Window
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.service.fronts.selection import native_front_problem
-from tests.conformance.certificates import Certificates
-from tests.conformance.peer import MAX_WINDOW, PREDICT, PREDICT_STREAM, Peer, framed, good_request
-from tests.conformance.toy_front import POISON, ToyFront, expected
+from tests.support.certificates import Certificates
+from tests.support.peer import MAX_WINDOW, PREDICT, PREDICT_STREAM, Peer, framed, good_request
+from tests.support.toy_front import POISON, ToyFront, expected
 
 if problem := native_front_problem():
     pytest.skip(problem, allow_module_level=True)

@@ -8,7 +8,7 @@ import json
 import pytest
 from hyperframe.frame import PingFrame
 
-from tests.conformance.peer import Peer, framed
+from tests.support.peer import Peer, framed
 from tests.support.server import Server
 
 HEALTH_WATCH = "/grpc.health.v1.Health/Watch"

@@ -72,7 +72,7 @@ def with_number(text: str) -> bytes:
         (b"[]", "body: expected an object"),
         (b"7", "body: expected a JSON object"),
         (b"null", "body: expected a JSON object"),
-        (b"{}", "inputs: expected one tensor named 'input', got none"),
+        (b"{}", "inputs: expected tensors by name, got none"),
         (b'{"inputs": {}}', "inputs: expected an array, got '{'"),
         (b'{"inputs": [7]}', "inputs: expected an object, got '7'"),
         (tensor() + b"{}", "body: expected one JSON object, got more behind it"),
@@ -127,7 +127,7 @@ def test_a_body_that_is_wrong(rest: RestClient, body: bytes, says: str) -> None:
 def test_two_tensors(rest: RestClient) -> None:
     two = json_request(ROW)
     two["inputs"] *= 2  # type: ignore[operator]
-    assert "expected one tensor named 'input', got 2" in rest.infer(two).error
+    assert "expected one tensor named 'input', got 'input', 'input'" in rest.infer(two).error
 
 
 @pytest.mark.parametrize(
@@ -213,6 +213,17 @@ def test_a_header_that_comes_twice_and_says_how_to_read_the_body(
 
 GOOD = json.dumps(json_request(ROW)).encode()
 HOST = b"Host: x\r\n"
+CHUNK = b"%x\r\n%s\r\n" % (len(GOOD), GOOD)
+
+
+def chunked(body: bytes, *fields: bytes, version: bytes = b"1.1") -> bytes:
+    """A request with this body; `fields` in place of the one that announces chunks."""
+    lines = (
+        b"POST %s HTTP/%s" % (INFER.encode(), version),
+        b"Host: x",
+        *(fields or (b"Transfer-Encoding: chunked",)),
+    )
+    return b"\r\n".join((*lines, b"", body))
 
 
 @pytest.mark.parametrize(
@@ -232,15 +243,32 @@ HOST = b"Host: x\r\n"
         post(GOOD, b"Content-Length: %d" % (len(GOOD) + 1)),
         post(GOOD, b"Content-Length: %d" % len(GOOD)),
         post(GOOD, b"Transfer-Encoding: chunked"),
-        post(GOOD, b"Transfer-Encoding: gzip, chunked"),
         post(GOOD).replace(b"Content-Length: ", b"Content-Length: +"),
         post(GOOD).replace(b"Content-Length: ", b"Content-Length: 0x"),
         post(GOOD).replace(b"Content-Length: ", b"Content-Length: 99999999999999999999"),
-        b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" % (INFER.encode(), HOST),
-        b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\nzz\r\n" % (INFER.encode(), HOST),
-        b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n5;a=b\r\n" % (INFER.encode(), HOST),
-        b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n" % (INFER.encode(), HOST) + b"1\r\n \r\n" * 300,
-        b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n5\r\nabcdefg\r\n" % (INFER.encode(), HOST),
+        b"GET /v2 HTTP/1.1\r\n" + HOST + b": b\r\n\r\n",
+        *(post(GOOD).replace(b"Content-Length:", name) for name in (b"Content-Length :", b"Content-Length\t:")),
+        post(GOOD).replace(b"Content-Length: ", b"Content-Length: -"),
+        post(GOOD).replace(b"Content-Length: %d" % len(GOOD), b"Content-Length: "),
+        post(GOOD).replace(b"Content-Length: %d" % len(GOOD), b"Content-Length: %d, %d" % (len(GOOD), len(GOOD))),
+        *(chunked(body) for body in (
+            b"zz\r\n", b"5;a=b\r\n", b"1\r\n \r\n" * 300, b"5\r\nabcdefg\r\n", b"-1\r\n", b"+" + CHUNK, b"0x" + CHUNK,
+            b" " + CHUNK, b"\r\n" + CHUNK, CHUNK.replace(b"\r\n", b" \r\n"), CHUNK.replace(b"\r", b"", 1),
+            b"1" + b"0" * 16 + b"\r\n", CHUNK[:-2], CHUNK[:-2] + b"\n", CHUNK[:-1] + b"\r", CHUNK[:-2] + b"xx",
+        )),
+        *(chunked(CHUNK + end) for end in (
+            b"0\r\n\n", b"0\n\r\n", b"0\n\n", b"0\r\r\n\r\n", b"0;\r\n\r\n", b"0;a\r\n\r\n",  # ends and extensions
+            b"0\r\nA: b\r\n\r\n", b"0\r\nA: b\r\n\n", b"0\r\nA: b\r\n c\r\n\r\n", b"0\r\nA: b\n\r\n",  # trailers
+            b"0\r\nContent-Length: 9\r\n\r\n", b"0\r\n \r\n\r\n", b"0\r\n\rx",
+        )),
+        chunked(CHUNK + b"0\r\n\r\n", version=b"1.0"),
+        *(chunked(CHUNK + b"0\r\n\r\n", *fields) for fields in (
+            [b"Transfer-Encoding: chunked, gzip"], [b"Transfer-Encoding: chunked, chunked"],
+            [b"Transfer-Encoding : chunked"], [b"Transfer-Encoding: \x0bchunked"],
+            [b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"],
+            [b"Transfer-Encoding: chunked", b"Content-Length: 5"],
+            [b"Content-Length: 5", b"Transfer-Encoding: chunked"],
+        )),
     ],
 )  # fmt: skip
 def test_bytes_that_are_no_request_end_the_connection(port: int, request_bytes: bytes) -> None:
@@ -249,6 +277,26 @@ def test_bytes_that_are_no_request_end_the_connection(port: int, request_bytes: 
     assert got.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert len(re.findall(rb"HTTP/1.1 \d", got)) == 1
     assert b"connection: close" in got
+
+
+@pytest.mark.parametrize(
+    "codings",
+    ["gzip, chunked", ", chunked", "chunked;q=1", "xchunked", '"chunked"', "identity", "gzip", ""],
+)  # fmt: skip
+def test_transfer_codings_other_than_chunked(port: int, codings: str) -> None:
+    """A proxy that decodes them, or ends the body elsewhere, would see other requests than this server."""
+    field = f"Transfer-Encoding: {codings}".encode()
+    for fields in ([field], [field, b"Transfer-Encoding: chunked"], [field, b"Content-Length: 5"]):
+        got = exchange(port, chunked(CHUNK + b"0\r\n\r\n", *fields) + post(GOOD))
+        assert got.startswith(b"HTTP/1.1 501 ")
+        assert b"transfer-encoding: expected chunked" in got
+        assert len(re.findall(rb"HTTP/1.1 \d", got)) == 1
+
+
+def test_pipelined_requests_of_chunks(port: int) -> None:
+    whole = chunked(b"3\r\n%s\r\n%x\r\n%s\r\n" % (GOOD[:3], len(GOOD) - 3, GOOD[3:]) + b"000\r\n\r\n")
+    got = exchange(port, whole * 3 + post(GOOD, b"Connection: close"))
+    assert re.findall(rb"HTTP/1.1 (\d+)", got) == [b"200"] * 4
 
 
 def test_too_many_headers(port: int) -> None:

@@ -102,7 +102,7 @@ def wait_for_end(pid: int) -> None:
 def test_server_that_does_not_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ServerDidNotStart, match="there is no fused backend"):
         fused_mlp.serve(MODULE, backend="nonesuch")
-    with pytest.raises(TypeError, match="no setting 'thread'; did you mean 'threads'"):
+    with pytest.raises(TypeError, match="unknown setting 'thread'; did you mean 'threads'"):
         fused_mlp.serve(MODULE, thread=1)
     with pytest.raises(fused_mlp.ModelLoadError):
         fused_mlp.serve(torch.nn.Conv2d(1, 1, 3))

@@ -13,8 +13,9 @@ from http.client import HTTPConnection
 
 import pytest
 
+from fused_mlp.service.fronts.ports import bind
 from fused_mlp.service.observe import http
-from fused_mlp.service.observe.http import MOST_CONNECTIONS, MetricsServer, Pages
+from fused_mlp.service.observe.http import MAX_CONNECTIONS, MetricsServer, Pages
 from fused_mlp.service.observe.http_request import Query
 
 LARGE = b"x" * (64 << 20)  # more than sockets take
@@ -29,7 +30,7 @@ def pages(render: Render = lambda *_: ([b"metrics\n"], "text/plain")) -> Pages:
 
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
-    running = MetricsServer("127.0.0.1", 0, pages())
+    running = MetricsServer(bind("127.0.0.1", 0), pages())
     yield running
     running.stop()
 
@@ -75,13 +76,13 @@ def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(server: M
 def test_clients_that_never_finish_take_no_threads_and_stop_no_scrape(server: MetricsServer) -> None:
     threads = threading.active_count()
     with ExitStack() as stack:
-        slow = [stack.enter_context(connect(server)) for _ in range(4 * MOST_CONNECTIONS)]
+        slow = [stack.enter_context(connect(server)) for _ in range(4 * MAX_CONNECTIONS)]
         for connection in slow:
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
         assert get(server) == (200, b"metrics\n")
         assert threading.active_count() <= threads + 1  # the one that computes pages
         # Those that waited longest made room for the others.
-        assert all(read_all(connection) == b"" for connection in slow[: 3 * MOST_CONNECTIONS])
+        assert all(read_all(connection) == b"" for connection in slow[: 3 * MAX_CONNECTIONS])
 
 
 def test_a_request_has_one_deadline_however_its_bytes_come(
@@ -104,7 +105,7 @@ def test_a_request_has_one_deadline_however_its_bytes_come(
 
 
 def test_a_client_that_does_not_read_is_cut_off_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = MetricsServer("127.0.0.1", 0, pages(lambda *_: ([LARGE], "text/plain")))
+    server = MetricsServer(bind("127.0.0.1", 0), pages(lambda *_: ([LARGE], "text/plain")))
     try:
         with connect(server) as connection:
             connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
@@ -131,6 +132,9 @@ def test_a_client_that_does_not_read_is_cut_off_and_delays_nobody(monkeypatch: p
         (b"\x16\x03\x01\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 0\r\n\r\nhello", 400),
+        (b"GET / HTTP/1.1\r\nHost: example.org\r\nhost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"DELETE /metrics HTTP/1.1\r\nConnection: close\r\n\r\n", 405),
         (b"GET /secret HTTP/1.0\r\n\r\n", 404),
@@ -168,7 +172,7 @@ def test_a_page_that_fails_is_an_error_and_the_next_is_served(caplog: pytest.Log
             raise ValueError("no such metric")
         return next(answers)
 
-    server = MetricsServer("127.0.0.1", 0, pages(render))
+    server = MetricsServer(bind("127.0.0.1", 0), pages(render))
     try:
         with connect(server) as connection:
             connection.sendall(b"GET /metrics HTTP/1.0\r\nAccept: broken\r\n\r\n")
@@ -194,7 +198,7 @@ def test_a_page_that_fails_is_an_error_and_the_next_is_served(caplog: pytest.Log
 )
 def test_large_pages_are_compressed_for_those_who_ask(accepted: str, compressed: bool) -> None:
     text = b"fused_mlp_rows_total 1.0\n" * 1000
-    server = MetricsServer("127.0.0.1", 0, pages(lambda *_: ([text], "text/plain")))
+    server = MetricsServer(bind("127.0.0.1", 0), pages(lambda *_: ([text], "text/plain")))
     connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         for path, size in (("/metrics", len(text)), ("/healthz", 3)):
@@ -220,7 +224,7 @@ def test_the_query_is_handed_on(server: MetricsServer) -> None:
         asked.append((query.all("name[]"), query.choice("buckets", "fine", "coarse")))
         return [], "text/plain"
 
-    named = MetricsServer("127.0.0.1", 0, pages(render))
+    named = MetricsServer(bind("127.0.0.1", 0), pages(render))
     try:
         for path in ("/metrics", "/metrics?name[]=a_total&buckets=fine&x=1&name%5B%5D=b%5Fc"):
             assert get(named, path)[0] == 200
@@ -232,7 +236,7 @@ def test_the_query_is_handed_on(server: MetricsServer) -> None:
 
 
 def test_it_stops_with_connections_open() -> None:
-    server = MetricsServer("127.0.0.1", 0, pages())
+    server = MetricsServer(bind("127.0.0.1", 0), pages())
     with connect(server) as idle, connect(server) as reading:
         reading.sendall(b"GET / HT")
         assert get(server, "/healthz") == (200, b"ok\n")

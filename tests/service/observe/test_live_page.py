@@ -13,8 +13,9 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
+from fused_mlp.service.fronts.ports import bind
 from fused_mlp.service.observe.http import MetricsServer, Pages
-from fused_mlp.service.settings.policy import Policy
+from fused_mlp.service.policy.policy import Policy
 from tests.support.browser import LAPTOP, PHONE, open_browser, resize
 
 DAY_S = 86_400
@@ -89,7 +90,7 @@ class Page:
             failure=lambda: "",
             status=lambda query: scripted.status(query.one("model")),
         )
-        self.server = MetricsServer("127.0.0.1", 0, pages)
+        self.server = MetricsServer(bind("127.0.0.1", 0), pages)
         browser.get(f"http://127.0.0.1:{self.server.port}/{fragment}")
         self.wait("document.querySelector('#state').textContent === 'ready'")
 

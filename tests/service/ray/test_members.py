@@ -17,11 +17,11 @@ from fused_mlp.service.ray.fleet import (
     SILENT_AFTER_S,
     UNREADY_FOR_S,
     Member,
+    Report,
     choose_endpoints,
     recall,
 )
 from fused_mlp.service.ray.plan import State
-from fused_mlp.service.ray.report import Report
 
 WANTED = Deployment("fleet", 2, 4)
 
@@ -125,7 +125,7 @@ def test_ranges_and_settings_are_read(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         ("variant", "expected NAME=VALUE"),
         ("colour=red", "got 'colour=red'"),
-        ("grpc_port=1", "replicas choose it"),
+        ("grpc_port=1", "replicas choose and report it"),
     ],
 )
 def test_settings_that_are_none_are_refused(given: str, words: str) -> None:

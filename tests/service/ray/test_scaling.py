@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from fused_mlp.service.ray.scaling import UP_AFTER_S, Scaler
+from fused_mlp.service.ray.plan import UP_AFTER_S, Scaler
 
 PERIOD_S = 0.5
 

@@ -136,4 +136,4 @@ def test_a_repository_that_is_away_or_empty_has_not_changed(
             followed.root.rmdir()
         away.rename(followed.root)
         assert followed.find() == []
-    assert len([r for r in caplog.records if "what is served of it stays" in r.getMessage()]) == 2
+    assert len([r for r in caplog.records if "keeping the current versions" in r.getMessage()]) == 2

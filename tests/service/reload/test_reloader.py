@@ -9,17 +9,20 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fused_mlp.models import save
+from fused_mlp.models.repository import repository
+from fused_mlp.models.repository.repository import Repository
 from fused_mlp.service import app
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.errors import InvalidInput
+from fused_mlp.service.reload import reloader
 from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.settings import Settings
 from tests.support.fleet import WIDTH, make_fleet, tiny_mlp
@@ -27,15 +30,24 @@ from tests.support.puppet import PuppetService
 from tests.support.server import environment, free_port
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidInput("expected another policy"),
+        RecursionError("expected another policy"),
+        OSError("expected another policy"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
 def test_a_model_that_is_refused_holds_up_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     make_fleet(tmp_path, 1)
     refresh, followed = Catalog.refresh, threading.Event()
 
     def refuse(catalog: Catalog, name: str, held: Collection[int]) -> None:
         if name == "m001":
-            raise InvalidInput("expected another policy")
+            raise error
         refresh(catalog, name, held)
         followed.set()
 
@@ -45,8 +57,8 @@ def test_a_model_that_is_refused_holds_up_no_other(
             save(tiny_mlp(), tmp_path / name / "1")
         assert followed.wait(30)
         assert "m002" in puppet.service.catalog.served_versions()
-    assert "m001 is served on as it was: expected another policy" in caplog.text
-    assert "Traceback" not in caplog.text
+    assert "m001: keeping the current version: expected another policy" in caplog.text
+    assert ("Traceback" in caplog.text) != isinstance(error, InvalidInput)
 
 
 def test_what_cannot_be_watched_is_polled(
@@ -69,7 +81,7 @@ def test_what_cannot_be_watched_is_polled(
 def test_a_look_at_canaries_that_fails_is_not_the_last(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(app, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(app, "CANARIES_EVERY_S", 0.01)
     looked, looks = threading.Event(), [RuntimeError("a look")]
 
     def look() -> list[object]:
@@ -89,8 +101,8 @@ LOADS_FOR_EVER = """
 import threading
 from fused_mlp.service import app
 from fused_mlp.service.catalog.catalog import Catalog
-from fused_mlp.service.catalog.loading import Loader
-from fused_mlp.service.settings.settings import load_settings
+from fused_mlp.service.catalog.versions.loading import Loader
+from fused_mlp.service.settings.environment import load_settings
 
 def refresh(*_):
     print("loading", flush=True)
@@ -99,8 +111,10 @@ def refresh(*_):
 Catalog.refresh = refresh
 if load_settings().load == "lazy":
     Loader.load_version = refresh
-app.MOST_WAIT_FOR_LOADS_S = 0.1
-raise SystemExit(app.serve(load_settings()))
+app.MAX_WAIT_FOR_LOADS_S = 0.1
+from fused_mlp.service.process import serve
+
+raise SystemExit(serve(load_settings()))
 """
 
 
@@ -169,3 +183,74 @@ def test_a_look_that_is_asked_for_as_the_server_stops_does_not_keep_it_from_stop
 
     with PuppetService(model_repository=tmp_path, reload="poll:60", backend="auto") as puppet:
         puppet.run(ask_and_stop(puppet.service.reloader))
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A share that does not answer until it is set; set at the end of the test."""
+    answers, look = threading.Event(), Repository._look
+
+    def hang(self: Repository, problems: list[str]) -> object:
+        answers.wait()
+        return look(self, problems)
+
+    monkeypatch.setattr(Repository, "_look", hang)
+    yield answers
+    answers.set()
+
+
+def test_a_share_that_does_not_answer_is_told_of(
+    tmp_path: Path,
+    hung: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(reloader, "MAX_SILENCE_S", 0.05)
+    monkeypatch.setattr(repository, "MAX_SILENCE_S", 0.05)
+    make_fleet(tmp_path, 1)
+    with PuppetService(model_repository=tmp_path, reload="poll:0.01", backend="auto") as puppet:
+        puppet.wait_for(lambda: puppet.metric("fused_mlp_repository_problems") == 1)
+        puppet.wait_for(lambda: "new versions are not loaded until it does" in caplog.text)
+        assert f"{tmp_path} has not answered for" in caplog.text
+        save(tiny_mlp(), tmp_path / "m001" / "1")
+        hung.set()
+        puppet.wait_for(lambda: "m001" in puppet.service.catalog.served_versions())
+        assert puppet.metric("fused_mlp_repository_problems") == 0
+
+
+HANGS_FOR_EVER = """
+import threading
+from fused_mlp.models.repository.repository import Repository
+from fused_mlp.service import app
+from fused_mlp.service.access.reloading import Reload
+from fused_mlp.service.settings.environment import load_settings
+
+def hang(*_):
+    print("hangs", flush=True)
+    threading.Event().wait()
+
+Repository._look = Reload.poll = hang
+app.MAX_WAIT_FOR_LOADS_S = 0.1
+from fused_mlp.service.process import serve
+
+raise SystemExit(serve(load_settings()))
+"""
+
+
+@pytest.mark.parametrize("reload", ["poll:0.05", "off"])
+def test_a_share_that_does_not_answer_does_not_hold_up_the_end(tmp_path: Path, reload: str) -> None:
+    """With "off" only the policy file in it is looked at."""
+    make_fleet(tmp_path, 1)
+    settings = environment(model_repository=tmp_path, reload=reload, drain_timeout_s=0.2)
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGS_FOR_EVER], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert b"hangs\n" in server.stdout
+            server.terminate()
+            assert server.wait(10) == 0
+            assert server.stderr is not None
+            assert b" stopped" in server.stderr.read()
+        finally:
+            server.kill()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from selenium.webdriver import Chrome
 
-from fused_mlp.service.ab.blocks import Samples
+from fused_mlp.service.ab.bootstrap import Samples
 from fused_mlp.service.ab.report import Difference, Report, distribution, latency_rows
 from fused_mlp.service.reports.ab.html_report import html_report
 from tests.support.browser import LAPTOP, PHONE, open_browser, resize

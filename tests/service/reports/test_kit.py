@@ -54,7 +54,7 @@ def test_ab_and_its_reports_need_no_server_packages() -> None:
     """`fused-mlp ab --target` runs where only the client is installed."""
     code = (
         "import sys\n"
-        "from fused_mlp.service.ab import live_run, own_server, recorded\n"
+        "from fused_mlp.service.ab import live_run, recorded\n"
         "from fused_mlp.service.reports.ab import html_report, terminal\n"
         "heavy = ('torch', 'pydantic', 'prometheus_client', 'fused_mlp.kernels', 'fused_mlp.models')\n"
         "print([name for name in heavy if name in sys.modules])"

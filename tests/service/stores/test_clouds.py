@@ -11,8 +11,8 @@ import pytest
 
 from fused_mlp import models
 from fused_mlp.models import Repository
-from tests.conformance.foreign_clients import install_stores
 from tests.support.fleet import tiny_mlp
+from tests.support.foreign_clients import install_stores
 from tests.support.server import free_port
 
 

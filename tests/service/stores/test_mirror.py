@@ -20,7 +20,7 @@ from fused_mlp import models
 from fused_mlp.models import Repository
 from fused_mlp.service.stores import mirror as mirror_module
 from fused_mlp.service.stores.mirror import Mirror
-from fused_mlp.service.stores.mirrored import Mirrored as MirroredRepository
+from fused_mlp.service.stores.places import Mirrored as MirroredRepository
 from tests.service.stores import lying_store
 from tests.support.fleet import tiny_mlp
 
@@ -139,7 +139,7 @@ def test_what_else_lies_in_the_cache_is_passed_over(
         models.save(tiny_mlp(), mirrored.remote / "tiny" / str(number))
         mirrored.synchronise()
     assert mirrored.versions() == {"tiny": [1, 2, 3]}
-    assert caplog.text.count("tiny/7x is passed over") == 1
+    assert caplog.text.count("tiny/7x: not a fetched version") == 1
     assert odd.is_dir()
     assert mirrored.mirror.problems == []
 
@@ -232,7 +232,7 @@ def test_a_look_of_the_same_server_does_not_lose_a_fetch(
 
 
 def test_a_cache_that_stays_locked_is_told_of(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_module, "MOST_LOCKED_S", 0.05)
+    monkeypatch.setattr(mirror_module, "MAX_LOCKED_S", 0.05)
     mirrored.synchronise()
     repository = MirroredRepository(mirrored.mirror, "tiny")
     seen = repository.look()
@@ -275,9 +275,37 @@ def test_what_another_server_fetched_after_the_listing_stays(
     newest = models.load(mirrored.remote / "tiny" / "2").tensors()
     for name, value in Repository(mirrored.mirror.folder).load("tiny", 2).tensors().items():
         np.testing.assert_array_equal(value, newest[name])
-    assert "another server has replaced it meanwhile" in mirrored.mirror.problems[0]
+    assert "another server replaced it" in mirrored.mirror.problems[0]
     mirrored.synchronise(1)
     assert mirrored.mirror.problems == []
+
+
+def test_a_version_that_cannot_be_removed_holds_up_no_others(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("another", "tiny"):
+        for version in ("2", "3"):
+            models.save(tiny_mlp(), mirrored.remote / name / version)
+    mirrored.synchronise()
+    real = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if path.parts[-2:] == ("another", "2"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    shutil.rmtree(mirrored.remote / "another")
+    shutil.rmtree(mirrored.remote / "tiny" / "2")
+    models.save(tiny_mlp(), mirrored.remote / "tiny" / "4")
+    for _ in range(3):
+        mirrored.synchronise(1)
+    assert mirrored.versions() == {"another": [2], "tiny": [1, 3, 4]}
+    assert not mirrored.mirror.problems
+    assert caplog.text.count("cannot be renamed: Permission denied") == 1
+    monkeypatch.undo()
+    mirrored.synchronise(1)
+    assert mirrored.versions() == {"tiny": [1, 3, 4]}
 
 
 def test_a_slash_at_the_end_of_a_url_makes_no_other_cache(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from tests.support.ptx.memory import Memory
 from tests.support.ptx.parsing import Kernel
 
 SIDE_BY_SIDE = 16384  # threads: the registers of more do not stay in a core's cache
-LOCAL_BASE = 0
 
 
 def run(

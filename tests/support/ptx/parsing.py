@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from tests.support.ptx.errors import PtxError
 
@@ -262,6 +261,3 @@ class _Body:
 def _commas(text: str) -> list[str]:
     """Split at the commas outside of braces and brackets."""
     return [each for each in re.findall(r"(?:\{[^}]*\}|\[[^\]]*\]|[^,{\[])+", text) if each.strip()]
-
-
-parse_cached = lru_cache(maxsize=64)(parse)

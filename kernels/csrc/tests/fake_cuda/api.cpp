@@ -123,7 +123,7 @@ EXPORT int cuFuncSetAttribute(Function* function, int attribute, int value) {
   ENTER(enter("cuFuncSetAttribute"));
   if (!fake().functions.has(function)) return kInvalidHandle;
   if (attribute != 8 || value < 0 || value > 227 * 1024) return kInvalidValue;
-  function->most_shared_bytes = static_cast<unsigned>(value);
+  function->max_shared_bytes = static_cast<unsigned>(value);
   return kSuccess;
 }
 

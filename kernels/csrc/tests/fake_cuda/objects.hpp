@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fake driver's handles point to: contexts, modules, streams (each a thread), events and graphs.
+// The objects behind the fake driver's handles: contexts, modules, streams (each a thread), events and
+// graphs.
 #pragma once
 
 #include <atomic>
@@ -41,7 +42,7 @@ struct Module {
 struct Function {
   Module* module;
   Entry entry;
-  unsigned most_shared_bytes = 48 * 1024;
+  unsigned max_shared_bytes = 48 * 1024;
 };
 
 struct Event {
@@ -82,7 +83,7 @@ class Stream {
   bool idle();
   void wait_idle();
 
-  // Of the thread that captures; any thread may invalidate its capture.
+  // Called by the thread that captures; any thread may invalidate its capture.
   bool capturing() const { return captured_.has_value(); }
   void begin_capture() { captured_.emplace(), invalid_ = false; }
   void invalidate() { invalid_ = true; }

@@ -15,7 +15,7 @@
 
 namespace fake_cuda {
 
-// Of an environment variable.
+// The value of an environment variable.
 unsigned long number(const char* name, unsigned long otherwise);
 
 // Handles that are alive. Any other pointer is refused.
@@ -91,18 +91,18 @@ struct Fake {
 
 Fake& fake();
 
-// Of the calling thread. Null: none.
+// The context of the calling thread; null: none.
 Context* current_context();
 void push_context(Context* context);
 Context* pop_context();
 
 enum class Needs { kNothing, kContext, kHealthyContext };
 
-// What every call begins with: an injected failure, no current context, a sticky error.
+// The checks that every call begins with: an injected failure, no current context, a sticky error.
 int enter(const char* symbol, Needs needs = Needs::kHealthyContext);
 // The same for calls that a capture of this thread does not survive.
 int enter_unsafe(const char* symbol, Needs needs = Needs::kHealthyContext);
-// Those of the current context, whichever thread has begun them.
+// Captures of the current context, whichever thread began them.
 int break_captures_of_context();
 
 int check_stream(Stream* stream);

@@ -31,7 +31,7 @@ int prepare(Function* function, const KernelNodeParameters& given, Work& work) {
   if (function->module->context != current_context()) return kInvalidContext;
   const std::uint64_t threads = std::uint64_t{given.block_x} * given.block_y * given.block_z;
   if (given.grid_x == 0 || given.grid_y == 0 || given.grid_z == 0 || threads == 0 || threads > 1024 ||
-      given.extra != nullptr || given.shared_bytes > function->most_shared_bytes) {
+      given.extra != nullptr || given.shared_bytes > function->max_shared_bytes) {
     return kInvalidValue;
   }
   Launch launch{function->module->number,

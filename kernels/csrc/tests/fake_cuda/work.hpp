@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a stream or a graph runs: copies and kernels, checked when they are enqueued and again as they run.
+// The work of a stream or a graph: copies and kernels, checked when they are enqueued and again as they run.
 #pragma once
 
 #include "../../cuda/driver.hpp"

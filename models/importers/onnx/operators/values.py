@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the readers of ONNX operators share: the values of a graph, and how they take their inputs."""
+"""Shared by the readers of ONNX operators: the values of a graph, and how they take their inputs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.arithmetic import Operand
 from fused_mlp.models.importers.building.nodes import Constant
 from fused_mlp.models.importers.building.rows import Rows
+from fused_mlp.models.importers.onnx.categories import Categories
 from fused_mlp.models.importers.onnx.functions import shortest
 from fused_mlp.models.importers.onnx.graph import Node
+from fused_mlp.models.weights.dtypes import Array
 
 if TYPE_CHECKING:
     from fused_mlp.models.importers.onnx.rows import RowsReader
@@ -26,7 +27,7 @@ class Unreadable:
     text: str
 
 
-Value = Rows | Constant | Unreadable | None  # None: an optional input left out
+Value = Rows | Categories | Constant | Unreadable | None  # None: an optional input left out
 # (reader, node, x, inputs) -> value or values; x is the first input, of rows.
 Reader = Callable[["RowsReader", Node, Rows, list[Value]], Value | Sequence[Value]]
 

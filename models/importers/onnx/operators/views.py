@@ -86,9 +86,10 @@ def _gather(_: RowsReader, node: Node, x: Rows, inputs: list[Value]) -> Rows:
     axis = node.attributes.get("axis", 0)
     if indices.ndim == 0:
         return taken(x, axis, int(indices))
-    if indices.ndim != 1:
-        raise ModelLoadError(f"{node.where}: expected a list of positions")
-    return taken(x, axis, indices.astype(np.intp))
+    made = taken(x, axis, indices.reshape(-1).astype(np.intp))
+    at = x.axis(axis)
+    shape = (*x.shape[:at], *indices.shape, *x.shape[at + 1 :])
+    return Rows(made.node, made.index.reshape(shape), x.rows_at + (indices.ndim - 1) * (at < x.rows_at))
 
 
 def _split(_: RowsReader, node: Node, x: Rows, inputs: list[Value]) -> list[Value]:

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
-from fused_mlp.models import formula
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.nodes import Constant
 from fused_mlp.models.importers.building.rows import (
@@ -25,7 +25,8 @@ from fused_mlp.models.importers.torch.aten.calls import (
     reads,
 )
 from fused_mlp.models.importers.torch.aten.refusals import DROPS
-from fused_mlp.models.spec import Combination
+from fused_mlp.models.program import formula
+from fused_mlp.models.program.spec import Combination, Comparison
 
 # Arithmetic
 
@@ -47,11 +48,21 @@ for _op, _names in {
     "add": ("add",),
     "subtract": ("sub", "subtract"),
     "multiply": ("mul", "multiply"),
-    "maximum": ("maximum", "fmax"),
-    "minimum": ("minimum", "fmin"),
+    "maximum": ("maximum",),
+    "minimum": ("minimum",),
 }.items():
     for _name in _names:
         OPERATORS[_name] = _arithmetic(_op)  # type: ignore[arg-type]
+
+
+@reads("fmax")
+def _fmax(call: Call, left: Any, right: Any) -> Rows:
+    return call.builder.extreme("maximum", call.operand(left), call.operand(right))
+
+
+@reads("fmin")
+def _fmin(call: Call, left: Any, right: Any) -> Rows:
+    return call.builder.extreme("minimum", call.operand(left), call.operand(right))
 
 
 @reads("div", "divide", "true_divide")
@@ -123,7 +134,7 @@ def _function(name: str) -> Reader:
     return lambda call, x, *numbers: call.builder.function(name, x, *numbers)
 
 
-# What a formula has under the same name, with the same numbers behind it. Those that differ follow.
+# Functions that a formula has under the same name, with the same numbers behind it. The others follow.
 for _name in (*formula.PARAMETERS, *formula.SUGAR):
     OPERATORS[_name] = _function(_name)
 OPERATORS["sgn"] = _function("sign")
@@ -198,20 +209,68 @@ def _glu(call: Call, x: Rows, dim: int = -1) -> Rows:
 
 @reads("threshold")
 def _threshold(call: Call, x: Rows, threshold: float, value: float) -> Rows:
-    return call.builder.where(call.builder.compare("greater", x, float(threshold)), x, float(value))
+    return call.builder.where(call.builder.compare("less_equal", x, float(threshold)), float(value), x)
 
 
 # Conditions
 
 
-def _comparison(name: str) -> Reader:
+def _comparison(name: Comparison) -> Reader:
     return lambda call, left, right: call.builder.compare(name, call.operand(left), call.operand(right))
 
 
-for _name, _text in {
+COMPARISONS: dict[str, Comparison] = {
     "gt": "greater", "ge": "greater_equal", "lt": "less", "le": "less_equal", "eq": "equal", "ne": "not_equal",
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _text in COMPARISONS.items():
     OPERATORS[_name] = _comparison(_text)
+
+
+@reads("isnan")
+def _isnan(call: Call, x: Rows) -> Rows:
+    return call.builder.is_nan(x)
+
+
+@reads("nan_to_num")
+def _nan_to_num(call: Call, x: Rows, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Rows:
+    largest = float(torch.finfo(torch.float32).max)
+    filled = call.builder.fill_nan(x, float(nan or 0))
+    assert isinstance(filled, Rows)
+    return call.builder.function(
+        "clip",
+        filled,
+        float(-largest if neginf is None else neginf),
+        float(largest if posinf is None else posinf),
+    )
+
+
+@reads("logical_not", "bitwise_not")
+def _not(call: Call, x: Rows) -> Rows:
+    _check_bool(call)
+    return call.builder.arithmetic("subtract", 1.0, x)
+
+
+@reads("logical_and", "bitwise_and", "__and")
+def _and(call: Call, left: Any, right: Any) -> Rows:
+    _check_bool(call)
+    return call.builder.arithmetic("multiply", call.operand(left), call.operand(right))
+
+
+@reads("logical_or", "bitwise_or", "__or")
+def _or(call: Call, left: Any, right: Any) -> Rows:
+    _check_bool(call)
+    return call.builder.arithmetic("maximum", call.operand(left), call.operand(right))
+
+
+@reads("logical_xor", "bitwise_xor", "__xor")
+def _xor(call: Call, left: Any, right: Any) -> Rows:
+    _check_bool(call)
+    return call.builder.compare("not_equal", call.operand(left), call.operand(right))
+
+
+def _check_bool(call: Call) -> None:
+    if call.given.dtype != torch.bool:
+        raise ModelLoadError("expected a condition, true or false")
 
 
 @reads("where")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the readers of ATen operators share: one call of an operator, and the table that they register themselves in."""
+"""Shared by the readers of ATen operators: one call of an operator, and the table that they register themselves in."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ MIXES = "it mixes rows with features: the answer for a row must not depend on th
 
 @dataclass(frozen=True)
 class Call:
-    """One node of the graph: the builder, how to make constants of tensors, and what torch knows of the result."""
+    """One node of the graph: the builder, how to make constants of tensors, and what torch knows of the result and of
+    the first argument."""
 
     builder: Builder
     constant: Callable[[Tensor], Constant]
     made: Any
+    given: Any = None
 
     def operand(self, value: Any) -> Operand:
         if isinstance(value, Tensor):
@@ -43,7 +45,7 @@ class Call:
         return None if value is None else self.tensor(value)
 
     def shape(self, made: Any = None) -> tuple[list[int], int]:
-        """Of the result, for one row, and which axis is that of the rows."""
+        """The shape of the result for one row, and which axis is that of the rows."""
         sizes = list((self.made if made is None else made).shape)
         at = [axis for axis, size in enumerate(sizes) if isinstance(size, torch.SymInt)]
         if len(at) != 1:
@@ -71,15 +73,33 @@ def one_row(value: Any) -> Any:
 Reader = Callable[..., Any]
 _R = TypeVar("_R", bound=Reader)
 OPERATORS: dict[str, Reader] = {}
+# By name, as OPERATORS: how they read ids, instead of the floats that ids become for all others. They may return
+# NotImplemented, to be given floats.
+ON_IDS: dict[str, Reader] = {}
 
 
-def reads(*names: str) -> Callable[[_R], _R]:
-    def register(reader: _R) -> _R:
-        for name in names:
-            OPERATORS[name] = reader
-        return reader
+def _registering(table: dict[str, Reader]) -> Callable[..., Callable[[_R], _R]]:
+    def reads(*names: str) -> Callable[[_R], _R]:
+        def register(reader: _R) -> _R:
+            table.update(dict.fromkeys(names, reader))
+            return reader
 
-    return register
+        return register
+
+    return reads
+
+
+reads = _registering(OPERATORS)
+reads_ids = _registering(ON_IDS)
+
+
+@dataclass(frozen=True)
+class RowNumbers:
+    """0, step, 2 * step, ...: one number for each row. Bags of `step` ids each start there; nothing else reads them.
+    `place`: where they are made."""
+
+    step: int
+    place: str
 
 
 def listed(value: Any) -> list[Any]:

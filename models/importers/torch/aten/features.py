@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes over the features of a row: sums, softmaxes, norms."""
+"""Operators over the features of a row: sums, softmaxes, norms."""
 
 # ruff: noqa: PLR0917 - the arguments, and their names, are ATen's
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.building.rows import (
-    Rows,
-    reshaped,
-)
+from fused_mlp.models.importers.building.rows import OVER_ROWS, Rows
 from fused_mlp.models.importers.torch.aten.calls import (
     OPERATORS,
     Call,
@@ -31,9 +27,7 @@ from fused_mlp.models.importers.torch.aten.calls import (
 def _reduction(kind: Literal["sum", "mean", "max", "min", "prod"]) -> Reader:
     def read(call: Call, x: Rows, dim: Any = None, keepdim: bool = False, **_: Any) -> Rows:
         if dim is None or dim == []:
-            raise ModelLoadError(
-                "it goes over the rows: the answer for a row must not depend on the rows beside it"
-            )
+            raise ModelLoadError(OVER_ROWS)
         return call.builder.reduce(kind, x, listed(dim), keep=keepdim)
 
     return read
@@ -43,7 +37,19 @@ OPERATORS.update(
     {"sum": _reduction("sum"), "mean": _reduction("mean"), "prod": _reduction("prod")},
     amax=_reduction("max"),
     amin=_reduction("min"),
+    any=_reduction("max"),
+    all=_reduction("min"),
 )
+
+
+@reads("argmax")
+def _argmax(call: Call, x: Rows, dim: int | None = None, keepdim: bool = False) -> Rows:
+    return call.builder.argmax(x, dim, keep=keepdim)
+
+
+@reads("argmin")
+def _argmin(call: Call, x: Rows, dim: int | None = None, keepdim: bool = False) -> Rows:
+    return call.builder.argmax(call.builder.arithmetic("multiply", x, -1.0), dim, keep=keepdim)
 
 
 @reads("max")
@@ -57,13 +63,14 @@ def _min(call: Call, x: Rows, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def _extreme(call: Call, kind: Literal["max", "min"], x: Any, options: tuple[Any, bool]) -> Any:
-    """max(x, y), or the maximum over an axis; positions are not read."""
+    """max(x, y), or the maximum over an axis and where it is."""
     dim, keep = options
     if isinstance(dim, (Rows, Tensor)):
         return call.builder.arithmetic(
             "maximum" if kind == "max" else "minimum", call.operand(x), call.operand(dim)
         )
-    return _reduction(kind)(call, x, dim, keep), None
+    source = x if kind == "max" else call.builder.arithmetic("multiply", x, -1.0)
+    return _reduction(kind)(call, x, dim, keep), call.builder.argmax(source, dim, keep=keep)
 
 
 @reads("var")
@@ -190,14 +197,4 @@ def _batch_norm(call: Call, x: Rows, weight: Any, bias: Any, mean: Any, variance
 def _group_norm(
     call: Call, x: Rows, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Rows:
-    if x.rows_at != 0 or x.index.ndim < 2:
-        raise ModelLoadError("expected (rows, features)")
-    parts = reshaped(x, (x.shape[0], groups, -1), 0)
-    made = reshaped(call.builder.norm("layer", parts, [-1], eps=eps), x.shape, 0)
-    shape = (1, -1, *(1 for _ in x.shape[2:]))
-    for op, tensor in (("multiply", weight), ("add", bias)):
-        if tensor is not None:
-            constant = call.constant(tensor)
-            vector = replace(constant, array=constant.array.reshape(shape))
-            made = call.builder.arithmetic(op, made, vector)  # type: ignore[arg-type]
-    return made
+    return call.builder.group_norm(x, groups, eps=eps, weight=call.optional(weight), bias=call.optional(bias))

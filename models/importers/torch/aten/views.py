@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.rows import (
+    PICKS_ROWS,
+    REPEATS_ROWS,
     Rows,
     expanded,
     inserted,
@@ -35,7 +37,7 @@ from fused_mlp.models.importers.torch.aten.refusals import DROPS
 
 
 @reads(
-    "detach", "detach_copy", "clone", "contiguous", "alias", "alias_copy", "lift_fresh_copy", "lift_fresh", "type_as",
+    "detach", "detach_copy", "clone", "contiguous", "alias", "alias_copy", "lift_fresh_copy", "lift_fresh",
     "positive", "resolve_conj", "resolve_neg",
 )  # fmt: skip
 def _same(call: Call, x: Rows, *_: Any, **__: Any) -> Rows:
@@ -54,10 +56,12 @@ def _native_dropout(call: Call, x: Rows, share: float, train: bool | None) -> tu
     return _dropout(call, x, share, bool(train)), None
 
 
-@reads("to", "_to_copy", "float", "double", "half")
+@reads("to", "_to_copy", "float", "double", "half", "type_as")
 def _cast(call: Call, x: Rows, *_: Any, **__: Any) -> Rows:
+    if call.made.dtype == torch.bool:
+        return x if call.given.dtype == torch.bool else call.builder.compare("not_equal", x, 0.0)
     if not call.made.dtype.is_floating_point:
-        raise ModelLoadError(f"a cast to {str(call.made.dtype).removeprefix('torch.')} is no step of an MLP")
+        return call.builder.cut_off(x) if call.given.dtype.is_floating_point else x
     if call.made.dtype.itemsize < torch.float32.itemsize:
         name = str(call.made.dtype).removeprefix("torch.")
         raise ModelLoadError(
@@ -71,7 +75,7 @@ def _cast(call: Call, x: Rows, *_: Any, **__: Any) -> Rows:
     "_reshape_alias",
 )  # fmt: skip
 def _view(call: Call, x: Rows, *_: Any) -> Rows:
-    if not call.made.dtype.is_floating_point:
+    if call.made.dtype != call.given.dtype:
         raise ModelLoadError("a view as another dtype is no step of an MLP")
     return call.view(x)
 
@@ -132,7 +136,7 @@ def _repeat(call: Call, x: Rows, repeats: Sequence[Any]) -> Rows:
     ahead = len(counts) - x.index.ndim
     index = x.index.reshape((1,) * ahead + x.shape)
     if counts[x.rows_at + ahead] != 1:
-        raise ModelLoadError("it repeats rows: every row of an answer comes from one row of the input")
+        raise ModelLoadError(REPEATS_ROWS)
     return Rows(x.node, np.tile(index, counts), x.rows_at + ahead)
 
 
@@ -184,23 +188,28 @@ def _unbind(call: Call, x: Rows, dim: int = 0) -> list[Rows]:
     return [taken(x, dim, position) for position in range(x.shape[x.axis(dim)])]
 
 
-@reads("index_select")
-def _index_select(call: Call, x: Rows, dim: int, index: Any) -> Rows:
-    return taken(x, dim, _positions(index))
-
-
 @reads("index")
 def _index(call: Call, x: Any, indices: Sequence[Any]) -> Rows:
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
-    if not isinstance(x, Rows) or len(given) != 1:
-        raise ModelLoadError(
-            "it picks features by more than one index, or by values: expected constant positions"
-        )
-    axis, index = given[0]
-    return taken(x, axis, _positions(index))
+    if isinstance(x, Tensor) and len(given) == 1 and given[0][0] == 0:
+        return call.builder.embedding(given[0][1], call.constant(x))
+    if not isinstance(x, Rows) or not all(isinstance(index, Tensor) for _, index in given):
+        raise ModelLoadError("it picks features by computed positions: expected constant ones")
+    if len(given) == 1 and given[0][1].dim() == 1:
+        return taken(x, given[0][0], positions(given[0][1]))
+    places: list[Any] = [slice(None)] * x.index.ndim
+    at = 0
+    for axis, index in given:
+        found = index.nonzero(as_tuple=True) if index.dtype == torch.bool else (index,)
+        for offset, each in enumerate(found):
+            at = axis + offset
+            if at == x.rows_at:
+                raise ModelLoadError(PICKS_ROWS)
+            places[at] = each.numpy()
+    return Rows(x.node, x.index[tuple(places)], call.shape()[1])
 
 
-def _positions(index: Any) -> Any:
+def positions(index: Any) -> Any:
     if not isinstance(index, Tensor):
         raise ModelLoadError("it picks features by computed positions: expected constant ones")
     positions = index.detach().cpu().numpy()
@@ -249,7 +258,7 @@ def _hstack(call: Call, parts: Sequence[Any]) -> Rows:
 
 @reads("copy")
 def _copy(call: Call, target: Any, source: Any, *_: Any) -> Any:
-    """What a write to a part of a value is once it has a result of its own."""
+    """A write to a part of a value, as torch.export spells it: with a result of its own."""
     if isinstance(source, Rows):
         return expanded(source, *call.shape())
     return call.builder.filled(call.constant(source), target)
@@ -273,14 +282,18 @@ def _select_scatter(call: Call, x: Rows, part: Rows, dim: int, index: int) -> Ro
 
 @reads("zeros_like", "new_zeros")
 def _zeros_like(call: Call, *_: Any, **__: Any) -> Tensor:
-    return torch.zeros(call.shape()[0], dtype=torch.float64)
+    return torch.zeros(call.shape()[0], dtype=_constant_dtype(call))
 
 
 @reads("ones_like", "new_ones")
 def _ones_like(call: Call, *_: Any, **__: Any) -> Tensor:
-    return torch.ones(call.shape()[0], dtype=torch.float64)
+    return torch.ones(call.shape()[0], dtype=_constant_dtype(call))
 
 
 @reads("full_like", "new_full")
 def _full_like(call: Call, x: Rows, *arguments: Any, **__: Any) -> Tensor:
-    return torch.full(call.shape()[0], float(arguments[-1]), dtype=torch.float64)
+    return torch.full(call.shape()[0], arguments[-1], dtype=_constant_dtype(call))
+
+
+def _constant_dtype(call: Call) -> torch.dtype:
+    return torch.float64 if call.made.dtype.is_floating_point else torch.int64

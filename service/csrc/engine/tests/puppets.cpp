@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "puppets.hpp"
 
-#include "testing/check.hpp"
+#include <doctest/doctest.h>
 
 namespace fused_mlp::test {
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/engine.hpp"
@@ -120,9 +121,10 @@ struct Stage {
   std::condition_variable changed;
   std::vector<std::size_t> batches;  // rows of each call, in order
   int running = 0;
-  int most_at_once = 0;
+  int max_at_once = 0;
   bool held = false;       // calls block until release()
   bool fail_next = false;  // the next call fails
+  std::thread::id freed_by;
   std::atomic<bool> freed{false};
   std::function<void()> during;  // called while running, without the mutex
 
@@ -150,7 +152,11 @@ class PuppetKernel final : public Kernel {
  public:
   PuppetKernel(std::shared_ptr<Stage> stage, std::size_t in_features, bool python = false)
       : stage_(std::move(stage)), in_features_(in_features), python_(python) {}
-  ~PuppetKernel() override { stage_->freed = true; }
+  ~PuppetKernel() override {
+    stage_->freed_by = std::this_thread::get_id();
+    stage_->freed = true;
+    stage_->freed.notify_all();
+  }
   bool needs_worker() const noexcept override { return python_; }
   void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
            KernelResult& result) noexcept override {
@@ -158,7 +164,7 @@ class PuppetKernel final : public Kernel {
       std::unique_lock lock(stage_->mutex);
       stage_->batches.push_back(rows);
       ++stage_->running;
-      stage_->most_at_once = std::max(stage_->most_at_once, stage_->running);
+      stage_->max_at_once = std::max(stage_->max_at_once, stage_->running);
       stage_->changed.notify_all();
       stage_->changed.wait(lock, [&] { return !stage_->held; });
       --stage_->running;

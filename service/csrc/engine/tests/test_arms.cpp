@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arms of several versions: shares in turn and by key, labels, the default, and how texts name an arm.
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <map>
 
-#include "engine/router.hpp"
+#include "engine/route/router.hpp"
 #include "puppets.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::test {
 namespace {
@@ -46,7 +47,7 @@ struct Versions {
   Router router;
 };
 
-TEST(every_window_of_requests_has_the_shares_of_its_arms) {
+TEST_CASE("every window of requests has the shares of its arms") {
   Versions versions;
   const std::map<std::int64_t, double> shares = {{1, 0.35}, {2, 0.1}, {3, 0.25}, {4, 0.3}};
   versions.publish(
@@ -67,7 +68,7 @@ TEST(every_window_of_requests_has_the_shares_of_its_arms) {
   }
 }
 
-TEST(of_two_arms_each_grows_at_the_cost_of_the_default_alone) {
+TEST_CASE("of two arms each grows at the cost of the default alone") {
   Versions versions;
   const auto arms = [](double second, double third) {
     return std::vector<ArmShare>{{2, Variant::unspecified, second}, {3, Variant::unspecified, third}};
@@ -81,7 +82,7 @@ TEST(of_two_arms_each_grows_at_the_cost_of_the_default_alone) {
     std::map<std::int64_t, int> counts;
     for (std::size_t i = 0; i < now.size(); ++i) {
       ++counts[now[i]];
-      CHECK(now[i] == was[i] || (was[i] == 1 && now[i] == grown));
+      CHECK((now[i] == was[i] || (was[i] == 1 && now[i] == grown)));
     }
     for (const auto& [version, share] : std::map<std::int64_t, double>{{2, second}, {3, third}}) {
       CHECK(std::abs(counts[version] - 2000 * share) <= 5 * std::sqrt(2000 * share * (1 - share)));
@@ -91,7 +92,7 @@ TEST(of_two_arms_each_grows_at_the_cost_of_the_default_alone) {
   CHECK_EQ(std::count(was.begin(), was.end(), 1), 0);  // all shares are given away
 }
 
-TEST(a_request_that_names_a_version_or_label_takes_no_part_in_the_shares) {
+TEST_CASE("a request that names a version or label takes no part in the shares") {
   Versions versions;
   versions.publish({{2, Variant::unspecified, 1.0}}, 1, {{"stable", 3}, {"gone", 9}});
   CHECK_EQ(versions.version(), 2);
@@ -107,7 +108,7 @@ TEST(a_request_that_names_a_version_or_label_takes_no_part_in_the_shares) {
   }
 }
 
-TEST(a_default_that_is_not_there_is_not_replaced_by_another_version) {
+TEST_CASE("a default that is not there is not replaced by another version") {
   Versions versions;
   versions.publish({}, 7);
   const Route route = versions.router.table()->resolve({"m"});
@@ -117,7 +118,7 @@ TEST(a_default_that_is_not_there_is_not_replaced_by_another_version) {
   CHECK_EQ(versions.router.table()->resolve({"m", 8}).error, "model 'm' has no version 8");
 }
 
-TEST(an_arm_names_a_variant_of_its_version) {
+TEST_CASE("an arm names a variant of its version") {
   Versions versions;
   versions.publish({{2, Variant::unfused, 1.0}});
   const Route route = versions.router.table()->resolve({"m"});
@@ -131,13 +132,14 @@ TEST(an_arm_names_a_variant_of_its_version) {
   CHECK_EQ(versions.router.table()->resolve({"m"}).variant, Variant::fused);
 }
 
-TEST(an_arm_is_named_by_a_version_or_label_and_a_variant) {
+TEST_CASE("an arm is named by a version or label and a variant") {
   ArmName arm;
-  CHECK(parse_arm("3/fused", arm) && arm.version == 3 && arm.variant == Variant::fused && arm.label.empty());
-  CHECK(parse_arm("3", arm) && arm.version == 3 && arm.variant == Variant::unspecified);
-  CHECK(parse_arm("unfused", arm) && !arm.names_version() && arm.variant == Variant::unfused);
-  CHECK(parse_arm("latest/unfused", arm) && arm.label == "latest" && arm.variant == Variant::unfused);
-  CHECK(parse_arm("stable-2.x", arm) && arm.label == "stable-2.x");
+  CHECK(
+      (parse_arm("3/fused", arm) && arm.version == 3 && arm.variant == Variant::fused && arm.label.empty()));
+  CHECK((parse_arm("3", arm) && arm.version == 3 && arm.variant == Variant::unspecified));
+  CHECK((parse_arm("unfused", arm) && !arm.names_version() && arm.variant == Variant::unfused));
+  CHECK((parse_arm("latest/unfused", arm) && arm.label == "latest" && arm.variant == Variant::unfused));
+  CHECK((parse_arm("stable-2.x", arm) && arm.label == "stable-2.x"));
   const std::string longest(64, 'a');
   CHECK(parse_arm(longest, arm));
   for (const std::string_view text : {"", "/", "3/", "/fused", "0", "-1", "3/fast", "3/fused/x", "Stable",

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // How batches form, on the test's thread and a manual clock: every outcome is deterministic.
+#include <doctest/doctest.h>
+
 #include "puppets.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::test {
 namespace {
 
-std::uint64_t refused(const Lane& lane, Refusal reason) { return lane.metrics().refused(reason); }
-std::uint64_t released(const Lane& lane, Release reason) { return lane.metrics().batches(reason); }
+std::uint64_t refused(const Lane& lane, Refusal reason) { return lane.metrics->refused(reason); }
+std::uint64_t released(const Lane& lane, Release reason) { return lane.metrics->batches(reason); }
 LaneOptions lane_options(std::uint32_t max_batch_rows, std::uint32_t max_wait_us = 0,
                          std::uint32_t queue_rows = 4096) {
   LaneOptions options;
@@ -17,7 +18,7 @@ LaneOptions lane_options(std::uint32_t max_batch_rows, std::uint32_t max_wait_us
   return options;
 }
 
-TEST(tickets_that_are_queued_share_a_batch_and_get_their_own_rows) {
+TEST_CASE("tickets that are queued share a batch and get their own rows") {
   Rig rig;
   auto lane = rig.add_lane();
   auto a = rig.send(*lane, 10, 2);
@@ -29,13 +30,13 @@ TEST(tickets_that_are_queued_share_a_batch_and_get_their_own_rows) {
   CHECK_EQ(c->y, (std::vector<float>{60, 62, 64}));
   CHECK_EQ(b->outcome.batch_rows, 6u);
   CHECK_EQ(b->strategy, "puppet");
-  CHECK_EQ(lane->metrics().rows(), 6u);
+  CHECK_EQ(lane->metrics->rows(), 6u);
   CHECK_EQ(released(*lane, Release::idle), 1u);
-  CHECK_EQ(lane->metrics().in_flight(), 0u);
-  CHECK_EQ(lane->queued_rows(), 0u);
+  CHECK_EQ(lane->metrics->in_flight(), 0u);
+  CHECK_EQ(lane->queued_rows.load(), 0u);
 }
 
-TEST(batch_never_exceeds_its_rows_and_keeps_the_order) {
+TEST_CASE("batch never exceeds its rows and keeps the order") {
   Rig rig;
   auto lane = rig.add_lane(lane_options(4));
   for (int i = 0; i < 3; ++i) rig.send(*lane, 1, 3);
@@ -45,7 +46,7 @@ TEST(batch_never_exceeds_its_rows_and_keeps_the_order) {
   CHECK_EQ(released(*lane, Release::idle), 1u);
 }
 
-TEST(request_larger_than_a_batch_runs_alone) {
+TEST_CASE("request larger than a batch runs alone") {
   Rig rig;
   auto lane = rig.add_lane(lane_options(4));
   rig.send(*lane, 1, 2);
@@ -57,7 +58,7 @@ TEST(request_larger_than_a_batch_runs_alone) {
   CHECK_EQ(large->y.back(), 26.0f);
 }
 
-TEST(cancelled_ticket_does_not_delay_batch_mates) {
+TEST_CASE("cancelled ticket does not delay batch mates") {
   Rig rig;
   auto lane = rig.add_lane(lane_options(2));
   auto a = rig.send(*lane, 1);
@@ -72,7 +73,7 @@ TEST(cancelled_ticket_does_not_delay_batch_mates) {
   CHECK_EQ(refused(*lane, Refusal::cancelled), 1u);
 }
 
-TEST(batch_of_cancelled_tickets_runs_no_kernel) {
+TEST_CASE("batch of cancelled tickets runs no kernel") {
   Rig rig;
   auto lane = rig.add_lane();
   auto gone = rig.send(*lane, 1);
@@ -84,7 +85,7 @@ TEST(batch_of_cancelled_tickets_runs_no_kernel) {
   CHECK_EQ(gone->completed.load(), 1);
 }
 
-TEST(expired_ticket_never_reaches_the_kernel) {
+TEST_CASE("expired ticket never reaches the kernel") {
   Rig rig;
   auto lane = rig.add_lane();
   auto late = rig.ticket(1);
@@ -103,7 +104,7 @@ TEST(expired_ticket_never_reaches_the_kernel) {
 }
 
 // A front cancels what has expired: a caller that gave up early is another thing.
-TEST(expired_ticket_counts_as_such_although_its_front_has_cancelled_it) {
+TEST_CASE("expired ticket counts as such although its front has cancelled it") {
   for (const bool by_loop : {false, true}) {
     Rig rig;
     auto lane = rig.add_lane();
@@ -119,7 +120,7 @@ TEST(expired_ticket_counts_as_such_although_its_front_has_cancelled_it) {
   }
 }
 
-TEST(deadline_that_has_passed_is_refused_at_submit) {
+TEST_CASE("deadline that has passed is refused at submit") {
   Rig rig;
   auto lane = rig.add_lane();
   auto late = rig.ticket(1);
@@ -129,7 +130,7 @@ TEST(deadline_that_has_passed_is_refused_at_submit) {
   CHECK_EQ(late->completed.load(), 0);
 }
 
-TEST(full_queue_refuses_at_once_and_recovers) {
+TEST_CASE("full queue refuses at once and recovers") {
   Rig rig;
   auto lane = rig.add_lane(lane_options(64, 0, 4));
   auto first = rig.send(*lane, 1, 3);
@@ -146,7 +147,7 @@ TEST(full_queue_refuses_at_once_and_recovers) {
   CHECK_EQ(refused_one->y, (std::vector<float>{4, 6}));
 }
 
-TEST(empty_queue_takes_a_request_larger_than_itself) {
+TEST_CASE("empty queue takes a request larger than itself") {
   Rig rig;
   auto lane = rig.add_lane(lane_options(64, 0, 4));
   auto large = rig.send(*lane, 1, 100);
@@ -154,7 +155,7 @@ TEST(empty_queue_takes_a_request_larger_than_itself) {
   CHECK_EQ(large->y.size(), 100u);
 }
 
-TEST(wait_is_counted_from_the_first_arrival) {
+TEST_CASE("wait is counted from the first arrival") {
   Rig rig;
   auto lane = rig.add_lane(lane_options(64, 100));
   auto first = rig.send(*lane, 1);
@@ -172,7 +173,7 @@ TEST(wait_is_counted_from_the_first_arrival) {
   CHECK_EQ(released(*lane, Release::wait), 1u);
 }
 
-TEST(full_batch_does_not_wait_and_the_rest_waits_from_its_own_arrival) {
+TEST_CASE("full batch does not wait and the rest waits from its own arrival") {
   Rig rig;
   auto lane = rig.add_lane(lane_options(2, 100));
   rig.send(*lane, 1);
@@ -188,7 +189,7 @@ TEST(full_batch_does_not_wait_and_the_rest_waits_from_its_own_arrival) {
   CHECK_EQ(rest->outcome.queue_ns, 100 * kMicro);
 }
 
-TEST(ticket_that_would_expire_while_waiting_releases_its_batch) {
+TEST_CASE("ticket that would expire while waiting releases its batch") {
   Rig rig;
   auto lane = rig.add_lane(lane_options(64, 100));
   auto patient = rig.send(*lane, 1);
@@ -200,7 +201,7 @@ TEST(ticket_that_would_expire_while_waiting_releases_its_batch) {
   CHECK_EQ(patient->outcome.status, Status::ok);
 }
 
-TEST(lanes_are_served_round_robin) {
+TEST_CASE("lanes are served round robin") {
   Rig rig;
   auto busy = rig.add_lane(lane_options(1));
   auto quiet = rig.add_lane(lane_options(1));
@@ -217,7 +218,7 @@ TEST(lanes_are_served_round_robin) {
   CHECK_EQ(rig.stages[1]->batches.size(), 3u);
 }
 
-TEST(failing_batch_fails_only_its_own_tickets) {
+TEST_CASE("failing batch fails only its own tickets") {
   Rig rig;
   auto lane = rig.add_lane(lane_options(2));
   rig.stages[0]->fail_next = true;
@@ -231,10 +232,10 @@ TEST(failing_batch_fails_only_its_own_tickets) {
   CHECK_EQ(a->detail.find("told to fail"), std::string::npos);  // for the log only
   CHECK_EQ(c->outcome.status, Status::ok);
   CHECK_EQ(rig.errors, (std::vector<std::string>{"told to fail"}));
-  CHECK_EQ(lane->metrics().kernel_errors.load(), 1u);
+  CHECK_EQ(lane->metrics->kernel_errors.load(), 1u);
 }
 
-TEST(each_sink_is_flushed_once_per_batch) {
+TEST_CASE("each sink is flushed once per batch") {
   Rig rig;
   auto lane = rig.add_lane();
   Inbox other;
@@ -251,7 +252,7 @@ TEST(each_sink_is_flushed_once_per_batch) {
   CHECK_EQ(other.flushes.load(), 2);
 }
 
-TEST(lanes_that_need_python_are_left_to_workers) {
+TEST_CASE("lanes that need python are left to workers") {
   Rig rig;
   auto python = rig.add_lane({}, /*python=*/true);
   auto native = rig.add_lane();

@@ -2,15 +2,15 @@
 // The engine's promises over a kernel that waits for a device: the launcher of kernels/csrc/cuda on the fake
 // driver, which FUSED_MLP_LIBCUDA names.
 #include <dlfcn.h>
+#include <doctest/doctest.h>
 
 #include <cstdlib>
 #include <thread>
 
 #include "cuda/kernel.hpp"
-#include "engine/busy_threads.hpp"
-#include "engine/shadow_worker.hpp"
+#include "engine/run/busy_threads.hpp"
+#include "engine/shadow/shadow_worker.hpp"
 #include "puppets.hpp"
-#include "testing/check.hpp"
 #include "tests/fake_cuda/control.h"
 
 namespace fused_mlp::test {
@@ -73,7 +73,7 @@ struct DeviceRig : Rig {
   std::shared_ptr<Lane> lane;
 };
 
-TEST(batches_run_on_the_device_and_never_on_a_loop) {
+TEST_CASE("batches run on the device and never on a loop") {
   DeviceRig rig(1);
   const auto probe = rig.ticket(3, 5);
   CHECK(rig.submit_here(*rig.lane, probe) == Status::ok);
@@ -83,7 +83,7 @@ TEST(batches_run_on_the_device_and_never_on_a_loop) {
   CHECK_EQ(probe->strategy, "twice/16");
 }
 
-TEST(a_slow_device_delays_neither_cancelled_nor_expired_tickets_for_longer_than_its_batch) {
+TEST_CASE("a slow device delays neither cancelled nor expired tickets for longer than its batch") {
   DeviceRig rig(1);
   fake().hold(1);
   const auto first = rig.send(*rig.lane, 1);
@@ -103,7 +103,7 @@ TEST(a_slow_device_delays_neither_cancelled_nor_expired_tickets_for_longer_than_
   CHECK(late->outcome.status == Status::deadline_expired);
 }
 
-TEST(a_drain_waits_for_the_device) {
+TEST_CASE("a drain waits for the device") {
   DeviceRig rig(2);
   fake().hold(1);
   const auto probe = rig.send(*rig.lane, 1);
@@ -115,7 +115,7 @@ TEST(a_drain_waits_for_the_device) {
   CHECK_EQ(probe->y, std::vector<float>{2});
 }
 
-TEST(one_failing_batch_fails_only_its_own_tickets) {
+TEST_CASE("one failing batch fails only its own tickets") {
   DeviceRig rig(1);
   fake().fail("cuLaunchKernel", 701, 0, 1);
   const auto failed = rig.send(*rig.lane, 1);
@@ -130,7 +130,7 @@ TEST(one_failing_batch_fails_only_its_own_tickets) {
   CHECK(rig.errors[0].find("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES") != std::string::npos);
 }
 
-TEST(after_a_sticky_error_every_batch_fails_at_once) {
+TEST_CASE("after a sticky error every batch fails at once") {
   DeviceRig rig(1);
   fake().fail("kernel", 719, 0, 1);
   const auto first = rig.send(*rig.lane, 1);
@@ -143,7 +143,7 @@ TEST(after_a_sticky_error_every_batch_fails_at_once) {
   CHECK_EQ(fake().calls("cuLaunchKernel"), 1u);
 }
 
-TEST(a_thread_that_waits_for_the_device_leaves_its_core_to_others) {
+TEST_CASE("a thread that waits for the device leaves its core to others") {
   DeviceRig rig(1);
   fake().hold(1);
   const auto probe = rig.send(*rig.lane, 1);
@@ -155,10 +155,10 @@ TEST(a_thread_that_waits_for_the_device_leaves_its_core_to_others) {
 }
 
 // Two batches are in flight; a third one would only wait for them, on the worker that other lanes need.
-TEST(a_backlog_of_the_device_leaves_workers_to_other_lanes) {
+TEST_CASE("a backlog of the device leaves workers to other lanes") {
   DeviceRig rig(3);
   const auto other = rig.add_lane({}, /*python=*/true);
-  const std::uint32_t full = rig.lane->options().max_batch_rows;
+  const std::uint32_t full = rig.lane->options.max_batch_rows;
   fake().hold(1);
   std::vector<Ref<Probe>> probes;
   for (unsigned batches = 1; batches <= 2; ++batches) {
@@ -172,7 +172,7 @@ TEST(a_backlog_of_the_device_leaves_workers_to_other_lanes) {
   const auto until = std::chrono::steady_clock::now() + seconds(20);
   while (answers.completions() == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
   CHECK_EQ(answers.completions(), 1);
-  CHECK_EQ(rig.lane->queued_rows(), full);
+  CHECK_EQ(rig.lane->queued_rows.load(), full);
   fake().hold(0);
   rig.inbox.wait_for(3);
   for (const auto& probe : probes) CHECK_EQ(probe->y[full - 1], static_cast<float>(2 * full));
@@ -182,7 +182,7 @@ TEST(a_backlog_of_the_device_leaves_workers_to_other_lanes) {
 // A backlog of two full batches, for one worker, before a device that does nothing yet. `cancelled`: the
 // second.
 struct Backlog {
-  explicit Backlog(DeviceRig& rig, bool cancelled = false) : full(rig.lane->options().max_batch_rows) {
+  explicit Backlog(DeviceRig& rig, bool cancelled = false) : full(rig.lane->options.max_batch_rows) {
     const auto other = rig.add_lane({}, /*python=*/true);
     const std::shared_ptr<Stage> stage = rig.stages.back();
     stage->hold();
@@ -197,7 +197,7 @@ struct Backlog {
   Ref<Probe> first, second;
 };
 
-TEST(one_worker_starts_the_next_batch_while_the_device_computes) {
+TEST_CASE("one worker starts the next batch while the device computes") {
   DeviceRig rig(1);
   fake().hold(1);
   const Backlog backlog(rig);
@@ -215,7 +215,7 @@ TEST(one_worker_starts_the_next_batch_while_the_device_computes) {
   CHECK(rig.engine.wait_idle(seconds(30)));
 }
 
-TEST(what_was_cancelled_does_not_wait_for_the_batch_in_flight) {
+TEST_CASE("what was cancelled does not wait for the batch in flight") {
   DeviceRig rig(1);
   fake().hold(1);
   const Backlog backlog(rig, /*cancelled=*/true);
@@ -231,7 +231,7 @@ TEST(what_was_cancelled_does_not_wait_for_the_batch_in_flight) {
   CHECK(rig.engine.wait_idle(seconds(30)));
 }
 
-TEST(a_shadow_without_room_costs_no_copy_of_the_rows) {
+TEST_CASE("a shadow without room costs no copy of the rows") {
   DeviceRig rig(1);
   const auto unfused = rig.add_lane({}, /*python=*/true);
   const std::shared_ptr<Stage> stage = rig.stages.back();
@@ -259,7 +259,7 @@ TEST(a_shadow_without_room_costs_no_copy_of_the_rows) {
   CHECK_EQ(bytes, (std::vector<std::size_t>{0, 0, 0}));
 }
 
-TEST(a_batch_that_cannot_be_started_fails_alone_beside_one_in_flight) {
+TEST_CASE("a batch that cannot be started fails alone beside one in flight") {
   for (const int failing : {0, 1}) {
     DeviceRig rig(1);
     fake().fail("cuLaunchKernel", 701, failing, 1);
@@ -272,7 +272,7 @@ TEST(a_batch_that_cannot_be_started_fails_alone_beside_one_in_flight) {
   }
 }
 
-TEST(a_batch_for_the_cpu_that_is_due_goes_before_more_for_the_device) {
+TEST_CASE("a batch for the cpu that is due goes before more for the device") {
   DeviceRig rig(1);
   fake().hold(1);
   const auto first = rig.send(*rig.lane, 1);
@@ -281,7 +281,7 @@ TEST(a_batch_for_the_cpu_that_is_due_goes_before_more_for_the_device) {
   Inbox answers;
   CHECK(rig.submit(*other, rig.ticket(5, 1, &answers)) == Status::ok);
   std::vector<Ref<Probe>> more;
-  for (int i = 0; i < 8; ++i) more.push_back(rig.send(*rig.lane, 1, rig.lane->options().max_batch_rows));
+  for (int i = 0; i < 8; ++i) more.push_back(rig.send(*rig.lane, 1, rig.lane->options.max_batch_rows));
   fake().hold(0);
   answers.wait_for(1);
   CHECK(more.back()->completed.load() == 0);
@@ -308,7 +308,7 @@ class Gathered final : public Ticket {
 };
 
 // A worker that waits for the device keeps nothing that another one could run.
-TEST(a_batch_for_the_cpu_is_left_to_a_worker_that_is_free) {
+TEST_CASE("a batch for the cpu is left to a worker that is free") {
   DeviceRig rig(2);
   fake().hold(1);
   const auto other = rig.add_lane({}, /*python=*/true), last = rig.add_lane({}, /*python=*/true);
@@ -331,7 +331,7 @@ TEST(a_batch_for_the_cpu_is_left_to_a_worker_that_is_free) {
   CHECK(rig.engine.wait_idle(seconds(30)));
 }
 
-TEST(a_device_that_hangs_fails_its_batches_and_holds_up_no_drain) {
+TEST_CASE("a device that hangs fails its batches and holds up no drain") {
   DeviceRig rig(2, 1);
   rig.device->set_patience(std::chrono::milliseconds(30));
   fake().hold(1);
@@ -344,7 +344,7 @@ TEST(a_device_that_hangs_fails_its_batches_and_holds_up_no_drain) {
   rig.engine.stop();
 }
 
-TEST(many_batches_on_two_workers) {
+TEST_CASE("many batches on two workers") {
   DeviceRig rig(2);
   std::vector<Ref<Probe>> probes;
   for (int i = 0; i < 300; ++i) probes.push_back(rig.send(*rig.lane, static_cast<float>(i), 1 + i % 40));

@@ -2,8 +2,11 @@
 // The order of the requests of a lane, and of lanes. On a manual
 // clock, with costs that the tests set; a puppet kernel takes no time unless its stage advances the clock.
 
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
 #include "puppets.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::test {
 namespace {
@@ -12,7 +15,7 @@ using Sizes = std::vector<std::size_t>;
 
 // ---- Order within a lane ----
 
-TEST(a_small_request_does_not_wait_for_the_large_ones_of_another_flow) {
+TEST_CASE("a small request does not wait for the large ones of another flow") {
   Rig rig;
   auto lane = rig.add_lane(costing(0, 0, 4));
   for (std::uint64_t flow = 1; flow <= 3; ++flow) {
@@ -26,7 +29,7 @@ TEST(a_small_request_does_not_wait_for_the_large_ones_of_another_flow) {
   CHECK_EQ(rig.stages[0]->batches, (Sizes{9, 1}));
 }
 
-TEST(a_large_request_waits_for_as_many_rows_of_the_other_flow_at_most) {
+TEST_CASE("a large request waits for as many rows of the other flow at most") {
   Rig rig;
   auto lane = rig.add_lane(costing(0, 0, 1));
   auto large = rig.of_flow(1, 8);
@@ -40,7 +43,7 @@ TEST(a_large_request_waits_for_as_many_rows_of_the_other_flow_at_most) {
   CHECK(before <= 9);
 }
 
-TEST(flows_take_turns_and_each_keeps_its_order) {
+TEST_CASE("flows take turns and each keeps its order") {
   Rig rig;
   auto lane = rig.add_lane(costing(0, 0, 1));
   std::vector<Ref<Probe>> of_one;
@@ -57,7 +60,26 @@ TEST(flows_take_turns_and_each_keeps_its_order) {
   CHECK_EQ(of_one[2]->completed.load(), 0);
 }
 
-TEST(thousands_of_flows_are_kept_apart) {
+TEST_CASE("flows share a lane by their weights") {
+  Rig rig;
+  auto lane = rig.add_lane(costing(0, 0, 1));
+  std::vector<Ref<Probe>> heavy, light;
+  for (int i = 0; i < 30; ++i) {
+    for (auto* const probes : {&light, &heavy}) {
+      probes->push_back(rig.of_flow(probes == &heavy ? 1 : 2, 1));
+      probes->back()->weight = probes == &heavy ? 3 : 0.5;
+      CHECK_EQ(rig.submit(*lane, probes->back()), Status::ok);
+    }
+  }
+  for (int i = 0; i < 28; ++i) CHECK(rig.runner.run_ready());
+  const auto done = [](const std::vector<Ref<Probe>>& probes) {
+    return std::count_if(probes.begin(), probes.end(), [](const auto& each) { return each->completed != 0; });
+  };
+  CHECK_EQ(done(heavy), 24);  // six times the rows of the other
+  CHECK_EQ(done(light), 4);
+}
+
+TEST_CASE("thousands of flows are kept apart") {
   Rig rig;
   auto lane = rig.add_lane(costing(0, 0, 1));
   std::vector<Ref<Probe>> first, second;
@@ -71,10 +93,10 @@ TEST(thousands_of_flows_are_kept_apart) {
   for (const auto& probe : first) CHECK_EQ(probe->completed.load(), 1);
   for (const auto& probe : second) CHECK_EQ(probe->completed.load(), 0);
   CHECK_EQ(rig.run_all(), 2000);
-  CHECK_EQ(lane->queued_rows(), 0u);
+  CHECK_EQ(lane->queued_rows.load(), 0u);
 }
 
-TEST(a_queue_filled_by_one_connection_has_room_for_another) {
+TEST_CASE("a queue filled by one connection has room for another") {
   Rig rig;
   LaneOptions options;
   options.queue_rows = 100;
@@ -84,7 +106,7 @@ TEST(a_queue_filled_by_one_connection_has_room_for_another) {
   CHECK_EQ(rig.submit(*lane, rig.of_flow(2, 50)), Status::ok);
   CHECK_EQ(rig.submit(*lane, rig.of_flow(2, 1)), Status::overloaded);  // a third of 100 by now
   for (std::uint64_t flow = 3; flow < 100; ++flow) rig.submit(*lane, rig.of_flow(flow, 1));
-  CHECK(lane->queued_rows() <= 200);
+  CHECK(lane->queued_rows.load() <= 200);
 }
 
 // ---- Lanes ----
@@ -97,7 +119,7 @@ struct Contest {
       LaneOptions options = costing(0, 0, 1);
       options.model = models[i];
       lanes.push_back(rig.add_lane(options));
-      lanes[i]->set_weight(weights[i]);
+      lanes[i]->account->weight = weights[i];
       rig.stages[i]->during = [this, i, us] {
         rig.clock->advance(us[i] * kMicro);
         used[i] += us[i];
@@ -108,7 +130,7 @@ struct Contest {
     used.assign(lanes.size(), 0);
     for (int n = 0; n < batches; ++n) {
       for (auto& lane : lanes) {
-        while (lane->queued_rows() < 2) rig.send(*lane, 1);
+        while (lane->queued_rows.load() < 2) rig.send(*lane, 1);
       }
       CHECK(rig.runner.run_ready());
     }
@@ -118,34 +140,34 @@ struct Contest {
   std::vector<Nanos> used;
 };
 
-TEST(lanes_share_the_time_not_the_batches) {
+TEST_CASE("lanes share the time not the batches") {
   Contest contest({1000, 10}, {1, 1});
   contest.run(200);  // learns
   contest.run(1010);
   CHECK(std::abs(static_cast<double>(contest.used[0]) / static_cast<double>(contest.used[1]) - 1) < 0.15);
 }
 
-TEST(a_weight_gives_a_lane_a_larger_share) {
+TEST_CASE("a weight gives a lane a larger share") {
   Contest contest({100, 100}, {3, 1});
   contest.run(40);
   contest.run(400);
   CHECK(std::abs(static_cast<double>(contest.used[0]) / static_cast<double>(contest.used[1]) - 3) < 0.2);
 }
 
-TEST(the_lanes_of_a_model_share_its_weight) {
+TEST_CASE("the lanes of a model share its weight") {
   Contest contest({100, 100, 100}, {1, 1, 1}, {"one", "one", "two"});
   contest.run(40);
   contest.run(400);
-  CHECK_EQ(contest.lanes[0]->weight(), 1.0);
+  CHECK_EQ(contest.lanes[0]->account->weight.load(), 1.0);
   const auto of_one = static_cast<double>(contest.used[0] + contest.used[1]);
   CHECK(std::abs(of_one / static_cast<double>(contest.used[2]) - 1) < 0.1);
   CHECK(std::abs(static_cast<double>(contest.used[0]) / static_cast<double>(contest.used[1]) - 1) < 0.1);
-  contest.lanes[1]->set_weight(3);
-  CHECK_EQ(contest.lanes[0]->weight(), 3.0);
-  CHECK_EQ(contest.lanes[2]->weight(), 1.0);
+  contest.lanes[1]->account->weight = 3;
+  CHECK_EQ(contest.lanes[0]->account->weight.load(), 3.0);
+  CHECK_EQ(contest.lanes[2]->account->weight.load(), 1.0);
 }
 
-TEST(an_idle_lane_saves_up_nothing) {
+TEST_CASE("an idle lane saves up nothing") {
   Contest contest({100, 100}, {1, 1});
   auto late = contest.rig.add_lane(costing(0, 0, 1));
   contest.run(200);
@@ -156,14 +178,14 @@ TEST(an_idle_lane_saves_up_nothing) {
   };
   for (int i = 0; i < 50; ++i) contest.rig.send(*late, 1);
   contest.run(30);
-  CHECK(turns >= 8 && turns <= 12);
+  CHECK((turns >= 8 && turns <= 12));
 }
 
-TEST(a_new_lane_is_not_put_behind_those_that_wait_by_one_that_loops_serve) {
+TEST_CASE("a new lane is not put behind those that wait by one that loops serve") {
   Rig rig(1);
   auto saturated = rig.add_lane(costing(0, 200, 1)), light = rig.add_lane(costing(0, 10, 1)),
        late = rig.add_lane(costing(0, 200, 1));
-  light->set_weight(0.01);
+  light->account->weight = 0.01;
   rig.stages[0]->during = [&] { rig.clock->advance(200 * kMicro); };
   rig.stages[1]->during = [&] { rig.clock->advance(10 * kMicro); };
   rig.stages[0]->hold();  // the worker
@@ -186,7 +208,7 @@ TEST(a_new_lane_is_not_put_behind_those_that_wait_by_one_that_loops_serve) {
   CHECK(before_it <= 3);
 }
 
-TEST(the_nearest_deadline_goes_first_in_the_same_share) {
+TEST_CASE("the nearest deadline goes first in the same share") {
   Rig rig;
   auto patient = rig.add_lane(), urgent = rig.add_lane();
   auto later = rig.ticket(1), sooner = rig.ticket(2);

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers, drain, stop, and lanes that are added and removed.
+#include <doctest/doctest.h>
+
+#include "engine/run/background.hpp"
+#include "engine/run/busy_threads.hpp"
 #include "puppets.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::test {
 namespace {
 
 using std::chrono::seconds;
 
-TEST(batches_form_while_the_previous_one_computes) {
+TEST_CASE("batches form while the previous one computes") {
   Rig rig(1);
   auto lane = rig.add_lane();
   rig.stages[0]->hold();
@@ -20,7 +23,7 @@ TEST(batches_form_while_the_previous_one_computes) {
   CHECK_EQ(rig.stages[0]->batches, (std::vector<std::size_t>{1, 3}));
 }
 
-TEST(several_workers_run_one_lane_at_once) {
+TEST_CASE("several workers run one lane at once") {
   Rig rig(2);
   auto lane = rig.add_lane();
   rig.stages[0]->hold();
@@ -30,10 +33,10 @@ TEST(several_workers_run_one_lane_at_once) {
   rig.stages[0]->wait_running(2);
   rig.stages[0]->release();
   rig.inbox.wait_for(2);
-  CHECK_EQ(rig.stages[0]->most_at_once, 2);
+  CHECK_EQ(rig.stages[0]->max_at_once, 2);
 }
 
-TEST(worker_wakes_when_the_wait_is_over) {
+TEST_CASE("worker wakes when the wait is over") {
   Rig rig(1);
   LaneOptions options;
   options.max_wait_us = 100;
@@ -47,7 +50,7 @@ TEST(worker_wakes_when_the_wait_is_over) {
   CHECK_EQ(b->outcome.queue_ns, 50'000);
 }
 
-TEST(worker_keeps_the_time_for_a_caller_without_a_timer) {
+TEST_CASE("worker keeps the time for a caller without a timer") {
   Rig rig(1);
   LaneOptions options;
   options.max_wait_us = 100;
@@ -62,7 +65,7 @@ TEST(worker_keeps_the_time_for_a_caller_without_a_timer) {
   CHECK_EQ(probe->outcome.status, Status::ok);
 }
 
-TEST(worker_keeps_the_time_for_tickets_that_a_caller_left_queued) {
+TEST_CASE("worker keeps the time for tickets that a caller left queued") {
   Rig rig(1);
   LaneOptions options;
   options.max_batch_rows = 2;
@@ -77,7 +80,7 @@ TEST(worker_keeps_the_time_for_tickets_that_a_caller_left_queued) {
   rig.inbox.wait_for(2);
 }
 
-TEST(event_loop_that_runs_its_own_batches_wakes_no_worker) {
+TEST_CASE("event loop that runs its own batches wakes no worker") {
   Rig rig(1);
   auto lane = rig.add_lane();
   auto python = rig.add_lane({}, /*python=*/true);
@@ -92,7 +95,7 @@ TEST(event_loop_that_runs_its_own_batches_wakes_no_worker) {
   CHECK_EQ(rig.clock->sleeps(), 2);
 }
 
-TEST(python_lane_wakes_a_worker_even_with_wake_caller) {
+TEST_CASE("python lane wakes a worker even with wake caller") {
   Rig rig(1);
   auto lane = rig.add_lane({}, /*python=*/true);
   auto probe = rig.ticket(1);
@@ -101,7 +104,23 @@ TEST(python_lane_wakes_a_worker_even_with_wake_caller) {
   CHECK_EQ(probe->outcome.status, Status::ok);
 }
 
-TEST(drain_answers_everything_accepted_and_refuses_the_rest) {
+TEST_CASE("an event loop frees no lane itself") {
+  Rig rig;
+  std::shared_ptr<Lane> on_a_loop = rig.add_lane(), elsewhere = rig.add_lane();
+  std::thread::id loop_id;
+  std::thread loop([&, lane = std::move(on_a_loop)]() mutable {
+    take_short_turns();
+    loop_id = std::this_thread::get_id();
+    lane.reset();
+    rig.stages[0]->freed.wait(false);
+  });
+  loop.join();
+  CHECK(rig.stages[0]->freed_by != loop_id);
+  elsewhere.reset();
+  CHECK((rig.stages[1]->freed && rig.stages[1]->freed_by == std::this_thread::get_id()));
+}
+
+TEST_CASE("drain answers everything accepted and refuses the rest") {
   Rig rig(1);
   LaneOptions options;
   options.max_wait_us = 1'000'000;  // drain does not wait for batch mates
@@ -116,7 +135,7 @@ TEST(drain_answers_everything_accepted_and_refuses_the_rest) {
   CHECK_EQ(rig.engine.outstanding(), 0u);
 }
 
-TEST(stop_ends_the_running_batch_and_completes_the_rest_as_shutting_down) {
+TEST_CASE("stop ends the running batch and completes the rest as shutting down") {
   Rig rig(1);
   auto lane = rig.add_lane();
   rig.stages[0]->hold();
@@ -134,7 +153,7 @@ TEST(stop_ends_the_running_batch_and_completes_the_rest_as_shutting_down) {
   CHECK_EQ(rig.run_all(), 0);
 }
 
-TEST(removed_lane_answers_its_queue_and_frees_its_kernel_with_the_last_reference) {
+TEST_CASE("removed lane answers its queue and frees its kernel with the last reference") {
   Rig rig;
   LaneOptions options;
   options.max_wait_us = 1'000'000;
@@ -150,7 +169,7 @@ TEST(removed_lane_answers_its_queue_and_frees_its_kernel_with_the_last_reference
   CHECK(rig.stages[0]->freed);
 }
 
-TEST(kernel_may_drop_the_last_reference_to_its_engine) {
+TEST_CASE("kernel may drop the last reference to its engine") {
   Inbox inbox;
   auto stage = std::make_shared<Stage>();
   EngineOptions options;
@@ -169,7 +188,7 @@ TEST(kernel_may_drop_the_last_reference_to_its_engine) {
   CHECK_EQ(inbox.flushes.load(), 1);
 }
 
-TEST(batch_on_an_event_loop_may_stop_its_engine) {
+TEST_CASE("batch on an event loop may stop its engine") {
   Rig rig;
   auto lane = rig.add_lane();
   rig.stages[0]->during = [&] { rig.engine.stop(); };
@@ -179,11 +198,30 @@ TEST(batch_on_an_event_loop_may_stop_its_engine) {
   CHECK_EQ(rig.engine.outstanding(), 0u);
 }
 
-TEST(runner_may_outlive_its_engine) {
+TEST_CASE("runner may outlive its engine") {
   auto rig = std::make_unique<Engine>(EngineOptions{});
   InlineRunner runner(*rig);
   rig.reset();
   CHECK(!runner.run_ready());
+}
+
+// Unmapping weights takes milliseconds, which requests of other models on that loop must not wait for.
+TEST_CASE("a lane that an event loop drops last is freed on another thread") {
+  Rig rig;
+  const auto drop_on_a_thread = [&](bool loop) {
+    auto lane = rig.add_lane();
+    rig.engine.remove_lane(lane);
+    std::thread thread([&] {
+      this_thread_is_loop = loop;
+      lane.reset();
+    });
+    const std::thread::id dropped_by = thread.get_id();
+    thread.join();
+    rig.stages.back()->freed.wait(false);
+    return rig.stages.back()->freed_by == dropped_by;
+  };
+  CHECK(!drop_on_a_thread(true));
+  CHECK(drop_on_a_thread(false));
 }
 
 }  // namespace

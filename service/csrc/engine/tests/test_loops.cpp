@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What event loops run themselves, keep, and leave to others. On a manual
+// Which requests event loops run themselves, keep, or leave to others. On a manual
 // clock, with costs that the tests set; a puppet kernel takes no time unless its stage advances the clock.
+#include <doctest/doctest.h>
+
 #include <thread>
 
-#include "engine/busy_threads.hpp"
+#include "engine/run/busy_threads.hpp"
 #include "puppets.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::test {
 namespace {
 
 using Sizes = std::vector<std::size_t>;
 
-TEST(event_loop_leaves_a_long_batch_to_a_worker) {
+TEST_CASE("event loop leaves a long batch to a worker") {
   Rig rig(1);
   auto lane = rig.add_lane(costing(0, 60));
   rig.clock->wait_asleep(1);
@@ -25,7 +26,7 @@ TEST(event_loop_leaves_a_long_batch_to_a_worker) {
   CHECK_EQ(rig.clock->sleeps(), 2);
 }
 
-TEST(event_loop_runs_as_many_requests_at_once_as_fit) {
+TEST_CASE("event loop runs as many requests at once as fit") {
   Rig rig(1);
   auto lane = rig.add_lane(costing(10, 30));
   rig.clock->wait_asleep(1);
@@ -36,30 +37,30 @@ TEST(event_loop_runs_as_many_requests_at_once_as_fit) {
   CHECK_EQ(rig.stages[0]->batches, (Sizes{3, 2}));
 }
 
-TEST(event_loop_without_workers_runs_everything) {
+TEST_CASE("event loop without workers runs everything") {
   Rig rig;
   auto lane = rig.add_lane(costing(0, 60));
   CHECK_EQ(rig.submit_here(*lane, rig.ticket(1, 9)), Status::ok);
   CHECK_EQ(rig.run_all(), 1);
 }
 
-TEST(event_loop_hands_over_what_turned_out_to_take_long) {
+TEST_CASE("event loop hands over what turned out to take long") {
   Rig rig(1);
   auto lane = rig.add_lane(costing(0, 10));
   rig.stages[0]->during = [&] { rig.clock->advance(kMilli); };
   rig.clock->wait_asleep(1);
-  for (int i = 0; i < 40 && lane->cost().of(1) <= 100 * kMicro; ++i) {
+  for (int i = 0; i < 40 && lane->cost.of(1) <= 100 * kMicro; ++i) {
     CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
     CHECK_EQ(rig.run_all(), 1);
   }
-  CHECK(lane->cost().of(1) > 100 * kMicro);
+  CHECK(lane->cost.of(1) > 100 * kMicro);
   const int before = rig.inbox.completions();
   CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
   CHECK_EQ(rig.run_all(), 0);
   rig.inbox.wait_for(before + 1);
 }
 
-TEST(event_loop_takes_the_small_requests_and_leaves_the_large_one) {
+TEST_CASE("event loop takes the small requests and leaves the large one") {
   Rig rig(1);
   auto lane = rig.add_lane(costing(0, 10));
   rig.stages[0]->hold();  // the worker, with the first large one
@@ -77,7 +78,7 @@ TEST(event_loop_takes_the_small_requests_and_leaves_the_large_one) {
   CHECK_EQ(rig.stages[0]->batches[1], 1u);
 }
 
-TEST(worker_leaves_a_small_request_to_its_event_loop_although_it_would_be_next) {
+TEST_CASE("worker leaves a small request to its event loop although it would be next") {
   Rig rig(1);
   auto lane = rig.add_lane(costing(0, 10));
   rig.clock->wait_asleep(1);
@@ -91,7 +92,7 @@ TEST(worker_leaves_a_small_request_to_its_event_loop_although_it_would_be_next) 
   CHECK_EQ(small->completed.load(), 1);
 }
 
-TEST(a_long_request_behind_a_full_batch_has_a_worker_although_no_core_is_free) {
+TEST_CASE("a long request behind a full batch has a worker although no core is free") {
   Rig rig(1);
   LaneOptions options = costing(0, 10, 1);
   options.max_wait_us = 1000;
@@ -105,7 +106,7 @@ TEST(a_long_request_behind_a_full_batch_has_a_worker_although_no_core_is_free) {
   usable_cores = cores;
 }
 
-TEST(a_round_is_submitted_whole_and_each_ticket_has_its_own_status) {
+TEST_CASE("a round is submitted whole and each ticket has its own status") {
   Rig rig;
   LaneOptions options = costing(0, 200);  // more than a loop keeps for itself
   options.queue_rows = 4;
@@ -125,13 +126,13 @@ TEST(a_round_is_submitted_whole_and_each_ticket_has_its_own_status) {
   CHECK(round[1].ticket);
   CHECK(!round[0].ticket);
   CHECK_EQ(rig.engine.outstanding(), 3u);
-  CHECK_EQ(narrow->metrics().in_flight(), 2u);
-  CHECK_EQ(narrow->queued_rows(), 4u);
+  CHECK_EQ(narrow->metrics->in_flight(), 2u);
+  CHECK_EQ(narrow->queued_rows.load(), 4u);
   CHECK_EQ(rig.run_all(), 2);
   CHECK_EQ(rig.stages[0]->batches, (Sizes{4}));
 }
 
-TEST(another_event_loop_takes_only_what_is_more_than_a_loop_keeps) {
+TEST_CASE("another event loop takes only what is more than a loop keeps") {
   Rig rig;
   auto lane = rig.add_lane(costing(0, 10));
   InlineRunner other(rig.engine);
@@ -144,7 +145,7 @@ TEST(another_event_loop_takes_only_what_is_more_than_a_loop_keeps) {
   CHECK_EQ(rig.stages[0]->batches, (Sizes{3, 10, 10}));
 }
 
-TEST(a_loop_keeps_the_requests_of_many_lanes_as_it_goes_on) {
+TEST_CASE("a loop keeps the requests of many lanes as it goes on") {
   Rig rig;
   InlineRunner other(rig.engine);
   std::vector<std::shared_ptr<Lane>> lanes;
@@ -157,7 +158,7 @@ TEST(a_loop_keeps_the_requests_of_many_lanes_as_it_goes_on) {
   CHECK_EQ(rig.run_all(), 8);
 }
 
-TEST(a_loop_goes_on_with_what_is_for_all_while_it_has_requests_of_its_own) {
+TEST_CASE("a loop goes on with what is for all while it has requests of its own") {
   Rig rig;
   auto others = rig.add_lane(costing(0, 10, 1)), own = rig.add_lane(costing(0, 10, 1));
   for (int i = 0; i < 3; ++i) rig.send(*others, 1);
@@ -168,7 +169,7 @@ TEST(a_loop_goes_on_with_what_is_for_all_while_it_has_requests_of_its_own) {
   CHECK_EQ(rig.run_all(), 2);
 }
 
-TEST(a_loop_keeps_more_while_no_core_is_free) {
+TEST_CASE("a loop keeps more while no core is free") {
   Rig rig;
   auto lane = rig.add_lane(costing(0, 10));
   InlineRunner other(rig.engine);
@@ -181,7 +182,7 @@ TEST(a_loop_keeps_more_while_no_core_is_free) {
   CHECK_EQ(rig.run_all(), 5);
 }
 
-TEST(a_loop_that_ends_completes_what_it_had_kept) {
+TEST_CASE("a loop that ends completes what it had kept") {
   Rig rig;
   auto lane = rig.add_lane();
   auto probe = rig.ticket(1);
@@ -195,7 +196,7 @@ TEST(a_loop_that_ends_completes_what_it_had_kept) {
   CHECK_EQ(rig.engine.outstanding(), 0u);
 }
 
-TEST(a_removed_lane_is_freed_although_a_loop_has_run_it) {
+TEST_CASE("a removed lane is freed although a loop has run it") {
   Rig rig;
   auto lane = rig.add_lane();
   CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);

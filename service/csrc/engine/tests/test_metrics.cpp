@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counters with one copy per thread: nothing is lost, and threads do not write to each other's lines.
+#include <doctest/doctest.h>
+
 #include <set>
 #include <thread>
 #include <vector>
 
-#include "engine/metrics.hpp"
-#include "testing/check.hpp"
+#include "engine/telemetry/metrics.hpp"
 
 namespace fused_mlp::test {
 namespace {
 
 constexpr int kOk = 0;
 
-TEST(requests_of_many_threads_are_all_counted) {
+TEST_CASE("requests of many threads are all counted") {
   constexpr unsigned kThreads = 3 * PerThread<LaneCounts>::kCopies;  // so that some share a copy
   constexpr unsigned kRequests = 2000;
   LaneMetrics metrics;
@@ -34,7 +35,7 @@ TEST(requests_of_many_threads_are_all_counted) {
   CHECK_EQ(durations.sum, static_cast<std::int64_t>(1000 * counted));
 }
 
-TEST(threads_count_in_places_of_their_own) {
+TEST_CASE("threads count in places of their own") {
   LaneMetrics metrics;
   CHECK(!metrics.used());
   LaneCounts* others = nullptr;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The split: exact shares, sticky keys, and the order of precedence.
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <set>
 #include <thread>
 
-#include "engine/router.hpp"
+#include "engine/route/router.hpp"
 #include "puppets.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::test {
 namespace {
@@ -44,7 +45,7 @@ struct Split {
   Router router;
 };
 
-TEST(hash_is_xxh64) {  // published test vectors: clients compute the same hash
+TEST_CASE("hash is xxh64") {  // published test vectors: clients compute the same hash
   CHECK_EQ(hash_key(""), 0xEF46DB3751D8E999u);
   CHECK_EQ(hash_key("a"), 0xD24EC4F1A98C6E5Bu);
   CHECK_EQ(hash_key("abc"), 0x44BC2CF5AD770999u);
@@ -52,7 +53,7 @@ TEST(hash_is_xxh64) {  // published test vectors: clients compute the same hash
            0xE04A477F19EE145Du);
 }
 
-TEST(every_window_of_requests_has_its_share_plus_or_minus_one) {
+TEST_CASE("every window of requests has its share plus or minus one") {
   for (const double share : {0.1, 0.5, 1.0 / 3, 0.01, 0.999, 1.0, 0.0}) {
     ShareSampler sampler;
     std::vector<int> before = {0};  // before[n]: how many of the first n were selected
@@ -66,7 +67,7 @@ TEST(every_window_of_requests_has_its_share_plus_or_minus_one) {
   }
 }
 
-TEST(shares_are_exact_across_threads) {
+TEST_CASE("shares are exact across threads") {
   ShareSampler sampler;
   std::atomic<int> in{0};
   std::vector<std::thread> threads;
@@ -79,7 +80,7 @@ TEST(shares_are_exact_across_threads) {
   CHECK(std::abs(in - 1000) <= 1);
 }
 
-TEST(a_new_table_keeps_the_sampler_of_the_old_one) {
+TEST_CASE("a new table keeps the sampler of the old one") {
   Split split(0.1);
   int in = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -89,7 +90,7 @@ TEST(a_new_table_keeps_the_sampler_of_the_old_one) {
   CHECK(std::abs(in - 100) <= 1);
 }
 
-TEST(a_key_is_sticky_and_moves_only_one_way_as_the_share_grows) {
+TEST_CASE("a key is sticky and moves only one way as the share grows") {
   Split split(0.1);
   std::set<int> was;
   for (const double share : {0.1, 0.3, 0.8, 1.0}) {
@@ -108,7 +109,7 @@ TEST(a_key_is_sticky_and_moves_only_one_way_as_the_share_grows) {
   }
 }
 
-TEST(a_split_uses_the_key_then_the_request_id_then_the_sampler) {
+TEST_CASE("a split uses the key then the request id then the sampler") {
   Split split(0.5);
   const auto named = [](const std::string& id) { return RouteQuery{"m", 0, Variant::unspecified, {}, id}; };
   std::string in, out;  // ids on either side
@@ -125,7 +126,7 @@ TEST(a_split_uses_the_key_then_the_request_id_then_the_sampler) {
   }
 }
 
-TEST(an_allowed_override_takes_precedence_over_the_split) {
+TEST_CASE("an allowed override takes precedence over the split") {
   Split split(1.0, true);
   CHECK(split.other());
   CHECK(!split.other({"m", 0, Variant::fused}));
@@ -133,14 +134,14 @@ TEST(an_allowed_override_takes_precedence_over_the_split) {
   CHECK_EQ(split.router.table()->resolve({"m", 0, Variant::unfused}).status, Status::override_not_allowed);
 }
 
-TEST(a_split_to_a_variant_that_is_not_loaded_is_ignored) {
+TEST_CASE("a split to a variant that is not loaded is ignored") {
   Split split(1.0);
   split.unfused = nullptr;
   split.publish(1.0);
   CHECK(!split.other());
 }
 
-TEST(unfused_answers_every_request_if_fused_is_withdrawn) {
+TEST_CASE("unfused answers every request if fused is withdrawn") {
   Split split(0.5);
   split.publish(0.5, false, /*withdrawn=*/true);
   for (int i = 0; i < 10; ++i) CHECK(split.other());
@@ -148,7 +149,7 @@ TEST(unfused_answers_every_request_if_fused_is_withdrawn) {
   CHECK(split.other({"m", 0, Variant::unfused}));
 }
 
-TEST(a_share_outside_of_zero_to_one_is_an_error) {
+TEST_CASE("a share outside of zero to one is an error") {
   for (const double share : {-0.1, 1.1, std::nan("")}) {
     bool thrown = false;
     try {

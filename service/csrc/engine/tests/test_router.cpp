@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routes, statuses and histograms.
+#include <doctest/doctest.h>
+
 #include <thread>
 
-#include "engine/router.hpp"
+#include "engine/route/router.hpp"
 #include "puppets.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::test {
 namespace {
@@ -18,7 +19,7 @@ RouteEntry entry(std::int64_t version, std::shared_ptr<Lane> fused, std::shared_
   return result;
 }
 
-TEST(default_version_is_the_highest_that_is_ready) {
+TEST_CASE("default version is the highest that is ready") {
   Rig rig;
   auto old_lane = rig.add_lane();
   auto new_lane = rig.add_lane();
@@ -31,7 +32,7 @@ TEST(default_version_is_the_highest_that_is_ready) {
   CHECK_EQ(RouteTable({loading}).resolve({"digits"}).status, Status::not_ready);
 }
 
-TEST(unknown_routes_are_refused_by_name) {
+TEST_CASE("unknown routes are refused by name") {
   Rig rig;
   const RouteTable table({entry(1, rig.add_lane())});
   const Route unknown = table.resolve({"dig"});
@@ -42,13 +43,13 @@ TEST(unknown_routes_are_refused_by_name) {
   CHECK_EQ(table.resolve({""}).status, Status::model_not_found);
 }
 
-TEST(names_sent_back_are_cut_between_characters) {
+TEST_CASE("names sent back are cut between characters") {
   const std::string text = quote_name(std::string(63, 'a') + "\xC3\xA9" + std::string(5000, 'b'));
   CHECK_EQ(text, "'" + std::string(63, 'a') + "...'");
   CHECK_EQ(quote_name("a\nb\x7F"), "'a?b?'");
 }
 
-TEST(variant_override_needs_permission_and_a_lane) {
+TEST_CASE("variant override needs permission and a lane") {
   Rig rig;
   auto fused = rig.add_lane();
   auto unfused = rig.add_lane();
@@ -63,7 +64,7 @@ TEST(variant_override_needs_permission_and_a_lane) {
   CHECK_EQ(RouteTable({both}).resolve({"digits", 0, Variant::unfused}).status, Status::variant_not_loaded);
 }
 
-TEST(the_same_version_twice_is_an_error) {
+TEST_CASE("the same version twice is an error") {
   Rig rig;
   auto lane = rig.add_lane();
   bool thrown = false;
@@ -75,7 +76,7 @@ TEST(the_same_version_twice_is_an_error) {
   CHECK(thrown);
 }
 
-TEST(published_routes_replace_all_others) {
+TEST_CASE("published routes replace all others") {
   Rig rig;
   Router router;
   CHECK(!router.table()->resolve({"digits"}).ok());
@@ -94,7 +95,7 @@ RouteEntry named(const std::string& model, std::shared_ptr<Lane> fused) {
   return result;
 }
 
-TEST(an_update_changes_the_named_models_only) {
+TEST_CASE("an update changes the named models only") {
   Rig rig;
   Router router;
   auto lane = rig.add_lane();
@@ -126,7 +127,7 @@ TEST(an_update_changes_the_named_models_only) {
   CHECK_EQ(router.table()->resolve({"m10"}).lane, lane.get());
 }
 
-TEST(a_version_on_demand_is_chosen_and_named) {
+TEST_CASE("a version on demand is chosen and named") {
   Rig rig;
   auto lane = rig.add_lane();
   RouteEntry unloaded = entry(2, nullptr);
@@ -142,7 +143,7 @@ TEST(a_version_on_demand_is_chosen_and_named) {
   CHECK_EQ(table.resolve({"digits", 3}).status, Status::not_ready);
 }
 
-TEST(a_default_without_room_is_refused_and_stays_the_default) {
+TEST_CASE("a default without room is refused and stays the default") {
   Rig rig;
   auto lane = rig.add_lane();
   RouteEntry crowded_out = entry(2, nullptr);
@@ -157,7 +158,7 @@ TEST(a_default_without_room_is_refused_and_stays_the_default) {
   CHECK(table.unloaded("digits", 2) == nullptr);
 }
 
-TEST(every_status_has_a_code_and_a_name) {
+TEST_CASE("every status has a code and a name") {
   CHECK_EQ(grpc_code(Status::ok), 0);
   CHECK_EQ(grpc_code(Status::invalid_input), 3);
   CHECK_EQ(grpc_code(Status::overloaded), 8);
@@ -169,7 +170,7 @@ TEST(every_status_has_a_code_and_a_name) {
   }
 }
 
-TEST(histogram_puts_every_value_under_its_bound) {
+TEST_CASE("histogram puts every value under its bound") {
   DurationHistogram histogram;
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < kDurationBounds.size(); ++i) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shadow: which batches it compares and which it skips, what it reports, and that no request is affected.
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <limits>
 #include <thread>
 
-#include "engine/shadow_worker.hpp"
+#include "engine/shadow/shadow_worker.hpp"
 #include "puppets.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::test {
 namespace {
@@ -80,7 +81,7 @@ struct ShadowRig : Rig {
   std::shared_ptr<Shadow> shadow;
 };
 
-TEST(shadow_runs_both_variants_on_the_same_rows) {
+TEST_CASE("shadow runs both variants on the same rows") {
   ShadowRig rig;
   rig.answer(*rig.fused, 3, 5);
   rig.wait_settled(1);
@@ -95,11 +96,11 @@ TEST(shadow_runs_both_variants_on_the_same_rows) {
   CHECK_EQ(rig.seen().fused.snapshot().count, 2u);
   CHECK_EQ(rig.seen().unfused.snapshot().count, 2u);
   // The lanes count live traffic only.
-  CHECK_EQ(rig.fused->metrics().batch_rows().count, 1u);
-  CHECK_EQ(rig.unfused->metrics().batch_rows().count, 1u);
+  CHECK_EQ(rig.fused->metrics->batch_rows().count, 1u);
+  CHECK_EQ(rig.unfused->metrics->batch_rows().count, 1u);
 }
 
-TEST(shadow_takes_its_share_of_batches_and_none_when_it_is_off) {
+TEST_CASE("shadow takes its share of batches and none when it is off") {
   ShadowRig rig(0.25);
   for (std::uint64_t i = 1; i <= 40; ++i) {
     rig.answer(*rig.fused, 1);
@@ -111,7 +112,7 @@ TEST(shadow_takes_its_share_of_batches_and_none_when_it_is_off) {
   CHECK_EQ(rig.batches(1).size(), 10u);
 }
 
-TEST(shadow_never_answers_a_caller_and_never_delays_one) {
+TEST_CASE("shadow never answers a caller and never delays one") {
   ShadowRig rig;
   rig.stages[1]->hold();  // blocks the shadow's first kernel call
   rig.answer(*rig.fused, 1);
@@ -131,7 +132,7 @@ TEST(shadow_never_answers_a_caller_and_never_delays_one) {
   CHECK_EQ(rig.inbox.completions(), 21);
 }
 
-TEST(shadow_skips_a_batch_if_the_engine_stays_busy) {
+TEST_CASE("shadow skips a batch if the engine stays busy") {
   ShadowRig rig;
   LaneOptions one_by_one;
   one_by_one.max_batch_rows = 1;
@@ -166,7 +167,7 @@ struct SlowShadowRig : ShadowRig {
   std::vector<Nanos> began;
 };
 
-TEST(shadow_works_for_at_most_its_share_of_the_time) {
+TEST_CASE("shadow works for at most its share of the time") {
   SlowShadowRig rig(0.25, 2'000'000);
   const Nanos start = rig.clock->now();
   while (rig.seen().compared < 5) {
@@ -182,7 +183,7 @@ TEST(shadow_works_for_at_most_its_share_of_the_time) {
         static_cast<std::uint64_t>(rig.clock->now() - start) + 8'000'000);
 }
 
-TEST(a_new_share_cancels_the_backoff) {
+TEST_CASE("a new share cancels the backoff") {
   SlowShadowRig rig(1e-3, 2'000'000'000);
   for (int i = 0; i < 1000; ++i) rig.answer(*rig.fused, 1);
   rig.wait_settled(1);
@@ -195,7 +196,7 @@ TEST(a_new_share_cancels_the_backoff) {
   CHECK(rig.clock->now() - asked < 1'000'000'000'000);
 }
 
-TEST(a_shadow_with_a_small_share_does_not_delay_another) {
+TEST_CASE("a shadow with a small share does not delay another") {
   SlowShadowRig rig(0.01, 2'000'000'000);  // alone it would back off for minutes
   auto often_fused = rig.add_lane(), often_unfused = rig.add_lane();
   auto often = rig.engine.add_shadow("often/1", often_fused, often_unfused);
@@ -211,7 +212,7 @@ TEST(a_shadow_with_a_small_share_does_not_delay_another) {
   CHECK(rig.clock->now() - asked < 100'000'000'000);
 }
 
-TEST(a_shadow_with_little_traffic_gets_a_slot) {
+TEST_CASE("a shadow with little traffic gets a slot") {
   ShadowRig rig(0.5);
   auto rare_fused = rig.add_lane(), rare_unfused = rig.add_lane();
   auto rare = rig.engine.add_shadow("rare/1", rare_fused, rare_unfused);
@@ -230,7 +231,7 @@ TEST(a_shadow_with_little_traffic_gets_a_slot) {
   }
 }
 
-TEST(a_wrong_kernel_is_found_counted_and_reported_with_its_rows) {
+TEST_CASE("a wrong kernel is found counted and reported with its rows") {
   ShadowRig rig(1.01f);
   for (std::uint64_t i = 1; i <= 3; ++i) {
     rig.answer(*rig.fused, 1, 4);
@@ -250,17 +251,17 @@ TEST(a_wrong_kernel_is_found_counted_and_reported_with_its_rows) {
   }
 }
 
-TEST(a_verdict_is_counted_every_time_and_is_the_first_of_its_kind_once) {
+TEST_CASE("a verdict is counted every time and is the first of its kind once") {
   ShadowRig rig;
   CHECK(rig.shadow->record(Verdict::within_bound));
   CHECK(!rig.shadow->record(Verdict::within_bound));
   CHECK(rig.shadow->record(Verdict::fused_wrong));
-  rig.shadow->arm();
+  rig.shadow->restart();
   CHECK(rig.shadow->record(Verdict::within_bound));
   CHECK_EQ(rig.seen().verdicts[static_cast<std::size_t>(Verdict::within_bound)].load(), 3u);
 }
 
-TEST(a_difference_within_the_tolerance_is_no_mismatch) {
+TEST_CASE("a difference within the tolerance is no mismatch") {
   ShadowRig rig(1.0001f);
   rig.answer(*rig.fused, 1);
   rig.wait_settled(1);
@@ -268,7 +269,7 @@ TEST(a_difference_within_the_tolerance_is_no_mismatch) {
   CHECK(rig.seen().max_relative > 5e-5);
 }
 
-TEST(nan_in_one_variant_alone_is_a_mismatch) {
+TEST_CASE("nan in one variant alone is a mismatch") {
   ShadowRig rig(kNan);
   rig.answer(*rig.fused, 1);
   rig.wait_settled(1);
@@ -276,7 +277,7 @@ TEST(nan_in_one_variant_alone_is_a_mismatch) {
   CHECK_EQ(rig.seen().max_absolute.load(), std::numeric_limits<double>::infinity());
 }
 
-TEST(a_kernel_that_fails_in_the_shadow_is_counted_and_logged) {
+TEST_CASE("a kernel that fails in the shadow is counted and logged") {
   ShadowRig rig;
   rig.stages[1]->fail_next = true;
   rig.answer(*rig.fused, 1);
@@ -287,7 +288,7 @@ TEST(a_kernel_that_fails_in_the_shadow_is_counted_and_logged) {
   CHECK_EQ(rig.errors[0], "in a shadow comparison, no request was affected: told to fail");
 }
 
-TEST(a_batch_that_failed_is_not_compared) {
+TEST_CASE("a batch that failed is not compared") {
   ShadowRig rig;
   rig.stages[0]->fail_next = true;
   rig.send(*rig.fused, 1);
@@ -297,7 +298,7 @@ TEST(a_batch_that_failed_is_not_compared) {
   CHECK_EQ(rig.seen().compared.load(), 1u);
 }
 
-TEST(removed_lanes_free_their_kernels_while_batches_wait) {
+TEST_CASE("removed lanes free their kernels while batches wait") {
   auto stages = std::vector<std::shared_ptr<Stage>>();
   {
     ShadowRig rig;
@@ -315,7 +316,7 @@ TEST(removed_lanes_free_their_kernels_while_batches_wait) {
   }
 }
 
-TEST(comparison_counts_only_real_differences) {
+TEST_CASE("comparison counts only real differences") {
   OutputScale scale;
   const auto compare = [&scale](std::vector<float> a, std::vector<float> b) {
     return compare_outputs(a.data(), b.data(), 1, a.size(), scale, 0.01);
@@ -330,7 +331,7 @@ TEST(comparison_counts_only_real_differences) {
   CHECK_EQ(difference.relative, 0.05);  // relative to its row's largest output
 }
 
-TEST(rows_are_disputed_above_the_tolerance_or_where_only_the_reference_is_not_finite) {
+TEST_CASE("rows are disputed above the tolerance or where only the reference is not finite") {
   OutputScale scale;
   const auto disputed = [&scale](std::vector<float> a, std::vector<float> b) {
     const Difference difference = compare_outputs(a.data(), b.data(), a.size(), 1, scale, 0.1);
@@ -342,7 +343,7 @@ TEST(rows_are_disputed_above_the_tolerance_or_where_only_the_reference_is_not_fi
          std::vector<std::size_t>{0, 1, 2, 3}));  // the first
 }
 
-TEST(an_output_near_zero_is_compared_at_the_scale_of_the_others) {
+TEST_CASE("an output near zero is compared at the scale of the others") {
   OutputScale scale;
   const auto compare = [&scale](float a, float b) {
     return compare_outputs(&a, &b, 1, 1, scale, 0.01).relative;
@@ -356,7 +357,7 @@ TEST(an_output_near_zero_is_compared_at_the_scale_of_the_others) {
         0.09);  // a model with small outputs is checked as strictly
 }
 
-TEST(one_enormous_row_does_not_hide_later_differences) {
+TEST_CASE("one enormous row does not hide later differences") {
   OutputScale scale;
   const auto compare = [&scale](float a, float b) {
     return compare_outputs(&a, &b, 1, 1, scale, 0.01).relative;
@@ -366,7 +367,7 @@ TEST(one_enormous_row_does_not_hide_later_differences) {
   CHECK(compare(5, 1) > 3.5);
 }
 
-TEST(a_shadow_of_another_version_reports_how_outputs_differ) {
+TEST_CASE("a shadow of another version reports how outputs differ") {
   ShadowRig rig(0.0);  // the variants are not compared
   LaneOptions options;
   options.in_features = Rig::kWidth;
@@ -390,7 +391,7 @@ TEST(a_shadow_of_another_version_reports_how_outputs_differ) {
   CHECK_EQ(rig.seen().rows, 5u);
 }
 
-TEST(lanes_of_other_widths_are_not_compared) {
+TEST_CASE("lanes of other widths are not compared") {
   ShadowRig rig(0.0);
   LaneOptions options;
   options.in_features = Rig::kWidth + 1;
@@ -405,12 +406,12 @@ TEST(lanes_of_other_widths_are_not_compared) {
   CHECK(refused);
 }
 
-TEST(a_row_is_compared_by_its_largest_difference_and_its_largest_output) {
+TEST_CASE("a row is compared by its largest difference and its largest output") {
   const float sent[] = {1, 4, 2}, same[] = {1, 4, 2}, other[] = {1, 4, 6}, overflowed[] = {1, kInfinity, 2};
   CHECK_EQ(compare_row(same, sent, 3, 0).relative, 0);
   CHECK_EQ(compare_row(other, sent, 3, 0).relative, 1);
   CHECK_EQ(compare_row(other, sent, 3, 8).relative, 0.5);  // of the usual size of outputs
-  CHECK(compare_row(other, sent, 3, 0).top1_changed && !compare_row(same, sent, 3, 0).top1_changed);
+  CHECK((compare_row(other, sent, 3, 0).top1_changed && !compare_row(same, sent, 3, 0).top1_changed));
   CHECK(std::isinf(compare_row(overflowed, sent, 3, 0).relative));
   CHECK(std::isinf(compare_row(sent, overflowed, 3, 0).relative));
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // All features concurrently: submitters, cancellation, deadlines, workers and inline runners, lanes that are
 // swapped, and a stop in the middle. Every accepted ticket completes exactly once, with its rows or an error.
+#include <doctest/doctest.h>
+
 #include <thread>
 
-#include "engine/router.hpp"
+#include "engine/route/router.hpp"
 #include "puppets.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::test {
 namespace {
@@ -79,7 +80,7 @@ void submit_many(World& world, Inbox& inbox, int seed, bool inline_runner, Tally
   }
 }
 
-TEST(every_ticket_completes_exactly_once_under_swaps_and_stop) {
+TEST_CASE("every ticket completes exactly once under swaps and stop") {
   for (const bool stop_early : {false, true}) {
     World world;
     Inbox inbox;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Validation and conversion of wire tensors.
+#include <doctest/doctest.h>
+
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
-#include "engine/tensor.hpp"
-#include "testing/check.hpp"
+#include "engine/run/tensor.hpp"
 
 namespace fused_mlp::test {
 namespace {
@@ -17,7 +19,7 @@ TensorCheck tensor(std::vector<std::int64_t> shape, std::uint64_t bytes, DType d
   return check_tensor(shape, dtype, bytes, RowShape{64}, 100);
 }
 
-TEST(valid_shapes_give_their_rows) {
+TEST_CASE("valid shapes give their rows") {
   CHECK_EQ(tensor({3, 64}, 3 * 64 * 4).rows, 3u);
   CHECK_EQ(tensor({64}, 64 * 4).rows, 1u);
   CHECK_EQ(tensor({100, 64}, 100 * 64 * 8, DType::fp64).rows, 100u);
@@ -25,7 +27,7 @@ TEST(valid_shapes_give_their_rows) {
   CHECK_EQ(check_values({}, 64, RowShape{64}, 100).rows, 1u);
 }
 
-TEST(invalid_shapes_get_a_precise_line) {
+TEST_CASE("invalid shapes get a precise line") {
   CHECK_EQ(tensor({3, 64}, 767).error, "data: expected 768 bytes for [3, 64] FP32, got 767");
   CHECK_EQ(tensor({3, 63}, 756).error, "shape: expected 64 columns, got 63 in [3, 63]");
   CHECK_EQ(tensor({0, 64}, 0).error, "shape: expected at least 1 row, got 0 in [0, 64]");
@@ -42,7 +44,7 @@ TEST(invalid_shapes_get_a_precise_line) {
            "values: expected 128 numbers for [2, 64], got 127");
 }
 
-TEST(shapes_that_overflow_are_refused) {
+TEST_CASE("shapes that overflow are refused") {
   CHECK(!tensor({kHuge, 64}, 0).ok());
   CHECK(!tensor({kHuge, kHuge}, 1).ok());
   CHECK(!tensor({std::numeric_limits<std::int64_t>::min(), 64}, 0).ok());
@@ -52,7 +54,7 @@ TEST(shapes_that_overflow_are_refused) {
   CHECK(!tensor({kHuge, 0, 64}, 0).ok());
 }
 
-TEST(dimensions_in_front_of_a_row_are_rows) {
+TEST_CASE("dimensions in front of a row are rows") {
   const TensorCheck check = tensor({2, 3, 64}, 6 * 256);
   CHECK_EQ(check.rows, 6u);
   CHECK_EQ(check.leading, 2u);
@@ -61,7 +63,7 @@ TEST(dimensions_in_front_of_a_row_are_rows) {
            "shape: expected at most 100 rows per request, got 120; send them in parts");
 }
 
-TEST(a_row_may_have_the_shape_of_its_model) {
+TEST_CASE("a row may have the shape of its model") {
   const std::vector<std::int64_t> own = {1, 8, 8};
   const RowShape row{64, own};
   const auto check = [&](std::vector<std::int64_t> shape, std::uint64_t rows) {
@@ -76,7 +78,7 @@ TEST(a_row_may_have_the_shape_of_its_model) {
   CHECK_EQ(check({3, 63}, 3).error, "shape: expected [rows, 1, 8, 8] or [rows, 64], got [3, 63]");
 }
 
-TEST(a_row_of_a_model_without_a_shape_may_have_any_of_its_size) {
+TEST_CASE("a row of a model without a shape may have any of its size") {
   CHECK_EQ(tensor({3, 8, 8}, 3 * 256).rows, 3u);
   CHECK_EQ(tensor({3, 8, 8}, 3 * 256).leading, 1u);
   CHECK_EQ(tensor({2, 3, 1, 8, 8}, 6 * 256).leading, 3u);
@@ -98,7 +100,7 @@ double half_value(std::uint16_t bits) {
   return sign * (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25));
 }
 
-TEST(every_half_widens_exactly_and_survives_the_round_trip) {
+TEST_CASE("every half widens exactly and survives the round trip") {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const auto half = static_cast<std::uint16_t>(bits);
     float wide = 0;
@@ -117,7 +119,7 @@ TEST(every_half_widens_exactly_and_survives_the_round_trip) {
   }
 }
 
-TEST(narrowing_to_half_rounds_to_nearest_even_everywhere) {
+TEST_CASE("narrowing to half rounds to nearest even everywhere") {
   // Around every boundary between two neighbouring finite halves (the last one counts as 65536).
   for (std::uint32_t low = 0; low < 0x7C00; ++low) {
     const double below = half_value(static_cast<std::uint16_t>(low));
@@ -137,7 +139,7 @@ TEST(narrowing_to_half_rounds_to_nearest_even_everywhere) {
   }
 }
 
-TEST(bfloat_narrowing_rounds_to_nearest_even_and_keeps_nan) {
+TEST_CASE("bfloat narrowing rounds to nearest even and keeps nan") {
   const auto narrow = [](std::uint32_t bits) {
     const auto value = std::bit_cast<float>(bits);
     std::uint16_t result = 0;
@@ -158,7 +160,7 @@ TEST(bfloat_narrowing_rounds_to_nearest_even_and_keeps_nan) {
   CHECK((narrow(0xFFFFFFFF) & 0x7FFF) > 0x7F80);  // and one that rounding up would wrap
 }
 
-TEST(unaligned_bytes_of_every_dtype_convert) {
+TEST_CASE("unaligned bytes of every dtype convert") {
   const std::vector<float> values = {1.5f, -2.0f, 0.0f, 1024.0f, -0.09375f};
   for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16, DType::fp64}) {
     std::vector<unsigned char> bytes(1 + values.size() * dtype_size(dtype));
@@ -169,7 +171,7 @@ TEST(unaligned_bytes_of_every_dtype_convert) {
   }
 }
 
-TEST(dtypes_have_names_and_numbers) {
+TEST_CASE("dtypes have names and numbers") {
   CHECK(dtype_from_name("BF16") == DType::bf16);
   CHECK(!dtype_from_name("INT8"));
   CHECK(dtype_from_proto(0) == DType::fp32);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trace of requests: has every phase of traced requests and none of the others; is bounded; may start and
 // stop while batches run.
+#include <doctest/doctest.h>
+
 #include <map>
 #include <set>
 #include <thread>
 
-#include "engine/trace.hpp"
+#include "engine/telemetry/trace.hpp"
 #include "puppets.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::test {
 namespace {
@@ -38,7 +39,7 @@ struct TracedEngine {
   std::shared_ptr<Lane> lane;
 };
 
-TEST(a_traced_ticket_has_every_phase_and_an_untraced_one_none) {
+TEST_CASE("a traced ticket has every phase and an untraced one none") {
   TracedEngine world;
   Inbox inbox;
   CHECK(start_trace(1000));
@@ -64,7 +65,7 @@ TEST(a_traced_ticket_has_every_phase_and_an_untraced_one_none) {
   CHECK(stop_trace().spans.empty());
 }
 
-TEST(a_full_buffer_drops_and_counts) {
+TEST_CASE("a full buffer drops and counts") {
   CHECK(start_trace(2));
   for (std::uint64_t i = 1; i <= 5; ++i) record_span(TracePhase::decode, i, 1, 1, 2, "lane");
   const Trace trace = stop_trace();
@@ -72,7 +73,7 @@ TEST(a_full_buffer_drops_and_counts) {
   CHECK_EQ(trace.dropped, 3u);
 }
 
-TEST(tracing_starts_and_stops_while_batches_run) {
+TEST_CASE("tracing starts and stops while batches run") {
   constexpr int kTickets = 6000;  // and more if no trace has met one of them
   TracedEngine world;
   Inbox inbox;

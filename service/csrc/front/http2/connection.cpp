@@ -3,28 +3,30 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
-#include "front/rest/rest_answer.hpp"
+#include "front/rest/rest_call.hpp"
 #include "front/server/loop.hpp"
 
 namespace fused_mlp::front {
 namespace {
 
+constexpr size_t kFrameHeaderBytes = 9;
 constexpr size_t kWriteQuota = 2u << 20;
 constexpr int64_t kDrainNotice = 1'000'000'000;  // a peer that answers no ping has seen GOAWAY by then
 constexpr int64_t kLinger = 1'000'000'000;       // for the peer to close its side
-constexpr size_t kMostDiscarded = 4u << 20;      // of what it sends meanwhile
+constexpr size_t kMaxDiscarded = 4u << 20;       // of what it sends meanwhile
 
 }  // namespace
 
 Connection::Connection(Loop& loop, Socket socket, const TlsContext* tls, std::shared_ptr<Seat> seat,
-                       Speech speech)
+                       Protocol protocol)
     : loop_(loop),
-      speech_(speech),
+      protocol_(protocol),
       seat_(std::move(seat)),
-      transport_(std::move(socket), tls, speech == Speech::rest),
+      transport_(std::move(socket), tls, protocol == Protocol::rest),
       accounts_(loop.peer_accounts(seat_.get())),
       out_(accounts_.answers, loop.limits().max_output_bytes),
       streams_(loop, accounts_, session_),
@@ -32,7 +34,7 @@ Connection::Connection(Loop& loop, Socket socket, const TlsContext* tls, std::sh
       timers_(loop.limits(), loop.timer_now(), fd()) {
   set_idle_since(loop.now());
   if (!transport_.shaking_hands() && !rest()) start_session();
-  // Nothing throws any more.
+  // Nothing below throws.
   if (seat_ != nullptr) seat_->connection = this;
   ++accounts_.connections;
 }
@@ -51,7 +53,7 @@ void Connection::start_http1() {
   if (drain_ == Drain::asked) http1_->begin_drain();
 }
 
-void Connection::respond(Call& call, const RestHead& head) {
+void Connection::respond(Call& call, const AnswerHead& head) {
   if (http1_ != nullptr) {
     http1_->respond(call, head);
   } else if (call.unsent_bytes() != 0) {
@@ -104,9 +106,13 @@ void Connection::report(End why, std::string_view reason) {
 
 void Connection::go_away(End why) {
   if (http1_ != nullptr) return http1_->fail(why, 503, reason_of(why));
-  report(why, reason_of(why));
   const EndWords& end = words(why);
-  session_.go_away(end.error, end.goaway_text != nullptr ? end.goaway_text : reason_of(why));
+  end_session(why, end.error, reason_of(why), end.goaway_text != nullptr ? end.goaway_text : reason_of(why));
+}
+
+void Connection::end_session(End why, uint32_t error, std::string_view reason, std::string_view text) {
+  report(why, reason);
+  session_.go_away(error, text);
   session_.send();
   leave(why);
 }
@@ -133,7 +139,7 @@ void Connection::flush() {
 void Connection::discard_input() {
   const IoResult result = transport_.discard(loop_.slabs().place(), loop_.slabs().room());
   discarded_bytes_ += result.bytes;
-  if (result.state == Io::closed || discarded_bytes_ > kMostDiscarded) close(*leaving_);
+  if (result.state == Io::closed || discarded_bytes_ > kMaxDiscarded) close(*leaving_);
 }
 
 uint32_t Connection::epoll_events() const {
@@ -179,8 +185,65 @@ void Connection::write() {
   visit_again_if_pending();
 }
 
-// The socket does not report what was left over, what TLS has read ahead, nor requests that are held back
-// here. All wait while the output is full.
+ssize_t Connection::send(nghttp2_session*, const uint8_t* data, size_t size, int, void* self) {
+  return guarded(self, [&](Connection& c) {
+    if (c.out_.full()) return static_cast<int>(NGHTTP2_ERR_WOULDBLOCK);
+    c.out_.append(data, size);
+    return static_cast<int>(size);
+  });
+}
+
+int Connection::send_data(nghttp2_session*, nghttp2_frame*, const uint8_t* header, size_t size,
+                          nghttp2_data_source* source, void* self) {
+  return guarded(self, [&](Connection& c) -> int {
+    if (c.out_.full()) return NGHTTP2_ERR_WOULDBLOCK;
+    uint8_t* place = c.out_.extend(kFrameHeaderBytes + size);
+    std::copy_n(header, kFrameHeaderBytes, place);
+    auto* call = static_cast<Call*>(source->ptr);
+    call->take_answer(place + kFrameHeaderBytes, size);
+    c.flood_.on_data_sent(size, call->unsent_bytes() == 0);
+    return 0;
+  });
+}
+
+int Connection::on_frame_sent(nghttp2_session*, const nghttp2_frame* frame, void* self) {
+  return guarded(self, [&](Connection& c) {
+    switch (frame->hd.type) {
+      case NGHTTP2_HEADERS:
+        c.flood_.on_headers_sent();
+        [[fallthrough]];
+      case NGHTTP2_DATA:  // the end of an answer of REST; gRPC's ends with its trailers
+        if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) break;
+        if (Call* call = c.streams_.find(frame->hd.stream_id)) call->on_answer_ended();
+        break;
+      case NGHTTP2_RST_STREAM: {
+        bump(c.loop_.stats().sent_resets);
+        const uint32_t error = frame->rst_stream.error_code;
+        bool provoked = error != NGHTTP2_NO_ERROR && error != NGHTTP2_CANCEL;  // else our own decision
+        if (error == NGHTTP2_REFUSED_STREAM && c.own_refusals_ != 0) {
+          --c.own_refusals_;  // other peers may have used up the budget
+          provoked = false;
+        }
+        if (const auto flood = provoked ? c.flood_.on_early_reset(c.loop_.now()) : std::nullopt)
+          c.stopped_for_ = flood;
+        break;
+      }
+      case NGHTTP2_GOAWAY:  // with an error: nghttp2's decision, and in its words
+        if (frame->goaway.error_code != NGHTTP2_NO_ERROR) {
+          const std::string_view reason(reinterpret_cast<const char*>(frame->goaway.opaque_data),
+                                        frame->goaway.opaque_data_len);
+          c.report(End::protocol, reason.empty() ? reason_of(End::protocol) : reason);
+        }
+        break;
+      default:
+        break;
+    }
+    return 0;
+  });
+}
+
+// The socket does not report bytes that were left over, bytes that TLS has read ahead, or requests that are
+// held back here. All wait while the output is full.
 void Connection::visit_again_if_pending() {
   if (closed_ || leaving_ || out_.full()) return;
   const bool reads = http1_ == nullptr || !http1_->busy();
@@ -269,12 +332,12 @@ void Connection::finish_drain() {
 
 bool Connection::count_memory(size_t& answers, size_t& calls) const {
   size_t parked = 0;
-  for (const Call* call = streams_.calls().first(); call != nullptr; call = CallList::next(*call)) {
+  for (const Call* call = streams_.calls().first(); call != nullptr; call = OpenCalls::next(*call)) {
     parked += call->parked_bytes();
     calls += call->memory_bytes();
   }
-  answers += parked + out_.charged_bytes() + streams_.held().expected_bytes();
-  return parked == streams_.held().parked_bytes();
+  answers += parked + out_.charged_bytes() + streams_.held().expected_bytes;
+  return parked == streams_.held().parked_bytes;
 }
 
 }  // namespace fused_mlp::front

@@ -7,17 +7,17 @@
 #include <nghttp2/nghttp2.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string_view>
 
-#include "front/http2/connection_timers.hpp"
+#include "front/access/loop_callers.hpp"
 #include "front/http2/flood_guard.hpp"
 #include "front/http2/frame_cursor.hpp"
 #include "front/http2/http2_session.hpp"
-#include "front/http2/output_queue.hpp"
-#include "front/http2/send_time.hpp"
 #include "front/http2/stream_table.hpp"
+#include "front/http2/timers.hpp"
 #include "front/rest/http1.hpp"
 #include "front/server/seats.hpp"
 #include "front/stats.hpp"
@@ -26,6 +26,58 @@
 namespace fused_mlp::front {
 
 class Loop;
+
+// Serialised frames that the socket has not taken yet.
+class OutputQueue {
+ public:
+  OutputQueue(PeerAccount& answers, size_t max_bytes) : answers_(answers), max_bytes_(max_bytes) {}
+
+  bool empty() const { return bytes_.empty(); }
+  // High-water mark: nothing more is serialised or read until the socket has taken some.
+  bool full() const { return !bytes_.empty() && reaches_max_output(bytes_.size(), answers_, max_bytes_); }
+  uint8_t* extend(size_t size) { return bytes_.extend(size); }
+  void append(const uint8_t* data, size_t size) { bytes_.append(data, size); }
+
+  // One write to the socket.
+  IoResult send(Transport& transport, int64_t now_ns) {
+    const IoResult result = transport.write(bytes_.data(), bytes_.size());
+    if (result.state == Io::blocked) stall_.start(now_ns);
+    if (result.state == Io::done) {
+      stall_.on_taken(result.bytes, result.bytes == bytes_.size(), now_ns);
+      bytes_.consume(result.bytes);
+    }
+    return result;
+  }
+  // After the last write of a turn.
+  void settle() {
+    if (bytes_.empty()) bytes_.reset(kKeptBytes);
+    used_ = true;
+    charge();
+  }
+  // A queue that was not used since the last call keeps no memory.
+  void sweep() {
+    if (!used_ && bytes_.empty() && bytes_.capacity() != 0) {
+      bytes_.reset(0);
+      charge();
+    }
+    used_ = false;
+  }
+  size_t charged_bytes() const { return charge_.bytes(); }
+  int64_t stalled_since_ns() const { return stall_.since_ns(); }  // 0: not stalled
+
+ private:
+  static constexpr size_t kKeptBytes = 64u << 10;
+  void charge() {
+    if (charge_.bytes() != bytes_.capacity()) charge_.resize_anyway(answers_, bytes_.capacity());
+  }
+
+  PeerAccount& answers_;
+  const size_t max_bytes_;
+  ByteBuffer bytes_;
+  Charge<PeerAccount> charge_;
+  bool used_ = false;
+  StallTimer stall_;
+};
 
 // The open calls of a connection that Python answers.
 struct ControlCalls {
@@ -37,14 +89,14 @@ struct ControlCalls {
   }
 };
 
-// What a port speaks.
-enum class Speech : uint8_t { grpc, rest };
+// The API of a port.
+enum class Protocol : uint8_t { grpc, rest };
 
 class Connection {
  public:
   // `seat` may be null (tests).
   Connection(Loop& loop, Socket socket, const TlsContext* tls, std::shared_ptr<Seat> seat,
-             Speech speech = Speech::grpc);
+             Protocol protocol = Protocol::grpc);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -77,9 +129,9 @@ class Connection {
   // ---- For its calls ----
   PeerAccounts& accounts() { return accounts_; }
   Http2Session& session() { return session_; }
-  bool rest() const { return speech_ == Speech::rest; }
+  bool rest() const { return protocol_ == Protocol::rest; }
   // The answer of a call on the REST port: its head, and the body that the call holds.
-  void respond(Call& call, const RestHead& head);
+  void respond(Call& call, const AnswerHead& head);
   // Bytes of a request are dealt with.
   void consume(int32_t stream_id, size_t bytes) {
     if (http1_ == nullptr) session_.consume(stream_id, bytes);
@@ -90,9 +142,13 @@ class Connection {
   void reset_stalled_stream(int32_t stream_id);
   std::vector<std::string> certificate_names() const { return transport_.certificate_names(); }
   HeldRequests& held_requests() { return streams_.held(); }
+  uint64_t flow() const {
+    return seat_ != nullptr ? seat_->ledger->flow(seat_->queue) : reinterpret_cast<uintptr_t>(this);
+  }
   ControlCalls control_calls;
+  ConnectionPeer peer;
   void mark_dirty();
-  // What it has charged, recomputed; false: its counts are wrong. For the accounting check.
+  // Recomputes its charges; false: its counts are wrong. For the accounting check.
   bool count_memory(size_t& answers, size_t& calls) const;
 
  private:
@@ -133,6 +189,8 @@ class Connection {
   size_t process(const uint8_t* data, size_t size);
   bool finish_chunk(const uint8_t*& data, const uint8_t* end);
   void end_broken(ssize_t error);
+  // `reason`: for the log. `text`: for GOAWAY.
+  void end_session(End why, uint32_t error, std::string_view reason, std::string_view text);
   int count_field(size_t name_size, size_t value_size);
   void on_frame(const nghttp2_frame& frame);
   bool is_early_reset(const Call& call);
@@ -153,7 +211,15 @@ class Connection {
   // Callbacks of nghttp2. All run inside nghttp2_session_mem_recv or nghttp2_session_send, through which no
   // exception may pass.
   template <class Action>
-  static int guarded(void* self, Action action) noexcept;
+  static int guarded(void* self, Action action) noexcept {
+    auto& connection = *static_cast<Connection*>(self);
+    try {
+      return action(connection);
+    } catch (const std::exception&) {
+      connection.failed_ = true;
+      return NGHTTP2_ERR_CALLBACK_FAILURE;
+    }
+  }
   static const nghttp2_session_callbacks* callbacks();
   static int on_begin_headers(nghttp2_session*, const nghttp2_frame*, void* self);
   static int on_header(nghttp2_session*, const nghttp2_frame*, const uint8_t* name, size_t name_size,
@@ -171,7 +237,7 @@ class Connection {
   static int on_frame_sent(nghttp2_session*, const nghttp2_frame*, void* self);
 
   Loop& loop_;
-  const Speech speech_;
+  const Protocol protocol_;
   const std::shared_ptr<Seat> seat_;
   Transport transport_;
   PeerAccounts& accounts_;

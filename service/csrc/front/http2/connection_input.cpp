@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input of a connection: from the socket to nghttp2, and what is left over when a turn is over.
+// The input of a connection: bytes go from the socket to nghttp2, its callbacks hand frames to calls, and the
+// rest of the input waits when a turn is over.
 #include <algorithm>
+#include <new>
 #include <string>
 
 #include "front/http2/connection.hpp"
@@ -10,6 +12,14 @@ namespace fused_mlp::front {
 namespace {
 
 constexpr int kReadsPerTurn = 8;  // then the other connections have theirs, or sooner: turn.hpp
+
+std::string_view text(const uint8_t* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+bool is_request(const nghttp2_frame& frame) {
+  return frame.hd.type == NGHTTP2_HEADERS && frame.headers.cat == NGHTTP2_HCAT_REQUEST;
+}
 
 }  // namespace
 
@@ -50,7 +60,7 @@ void Connection::on_readable() {
   SlabPool& slabs = loop_.slabs();
   for (int i = 0; i < kReadsPerTurn && !out_.full() && !must_not_read(); ++i) {
     uint8_t* place = slabs.place();
-    const size_t room = http1_ == nullptr ? slabs.room() : std::min(slabs.room(), http1_->most_read());
+    const size_t room = http1_ == nullptr ? slabs.room() : std::min(slabs.room(), http1_->max_read());
     const bool resumed = has_rest();
     const IoResult result = read(place, room);
     if (result.state == Io::blocked) return;
@@ -123,7 +133,7 @@ size_t Connection::choose_protocol(const uint8_t* data, size_t size) {
   } else {
     start_http1();
   }
-  // Those that match came in this read or in ones before.
+  // The bytes that match came in this read or in earlier ones.
   process(reinterpret_cast<const uint8_t*>(kPreface.data()), preface_bytes_);
   return closed_ || leaving_ ? size : taken + process(data + taken, size - taken);
 }
@@ -142,6 +152,10 @@ size_t Connection::process_http2(const uint8_t* data, size_t size) {
   }
   cursor_.advance(at, static_cast<size_t>(taken), loop_.timer_now());
   mark_dirty();
+  if (const FrameMistake* mistake = cursor_.mistake()) {
+    end_session(End::protocol, mistake->error, mistake->text, mistake->text);
+    return size;
+  }
   for (size_t unknown = cursor_.take_unknown(); unknown != 0; --unknown) {
     const auto flood = flood_.on_unknown_frame(loop_.now());
     if (!flood) continue;
@@ -192,6 +206,166 @@ void Connection::end_broken(ssize_t error) {
   if (error == NGHTTP2_ERR_FLOODED)
     stopped_for_ = End::control_frames;  // acknowledgements that it does not read
   go_away(stopped_for_.value_or(End::protocol));
+}
+
+// ---- Frames that came, in the order of a request ----
+
+int Connection::on_begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* self) {
+  return guarded(self, [&](Connection& c) {
+    c.header_bytes_ = 0;
+    c.streams_.stop_heading();
+    if (!is_request(*frame)) return 0;
+    if (c.streams_.empty()) c.set_idle_since(0);
+    Call* call = c.streams_.open(c, frame->hd.stream_id);
+    c.flood_.on_stream_opened();
+    if (call != nullptr) return nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, call);
+    ++c.own_refusals_;
+    c.loop_.on_shortage(Shortage::calls, c.fd());
+    c.reset_stream(frame->hd.stream_id, NGHTTP2_REFUSED_STREAM);
+    return 0;
+  });
+}
+
+// A byte of HPACK can stand for a field of kilobytes.
+inline int Connection::count_field(size_t name_size, size_t value_size) {
+  header_bytes_ += name_size + value_size + kFieldOverhead;
+  if (header_bytes_ > kHeaderMultiple * loop_.limits().max_header_bytes) {
+    return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+  }
+  if (!loop_.turn().over_after_step()) return 0;
+  paused_ = true;
+  return NGHTTP2_ERR_PAUSE;
+}
+
+int Connection::on_header(nghttp2_session*, const nghttp2_frame*, const uint8_t* name, size_t name_size,
+                          const uint8_t* value, size_t value_size, uint8_t, void* self) {
+  return guarded(self, [&](Connection& c) {
+    if (Call* call = c.streams_.heading()) {
+      call->head().field(text(name, name_size), text(value, value_size), c.loop_.limits(),
+                         c.loop_.application());
+    }
+    return c.count_field(name_size, value_size);
+  });
+}
+
+// An invalid field, which nghttp2 drops. Checking it took time, so it counts.
+int Connection::on_invalid_header(nghttp2_session*, const nghttp2_frame*, const uint8_t*, size_t name_size,
+                                  const uint8_t*, size_t value_size, uint8_t, void* self) {
+  return static_cast<Connection*>(self)->count_field(name_size, value_size);
+}
+
+int Connection::on_data_chunk(nghttp2_session* session, uint8_t, int32_t stream_id, const uint8_t* data,
+                              size_t size, void* self) {
+  return guarded(self, [&](Connection& c) -> int {
+    Call* call = c.streams_.find(stream_id);
+    if (call == nullptr) return nghttp2_session_consume(session, stream_id, size);
+    const size_t taken = call->receive(data, size);
+    if (taken < size || call->unpacking()) {
+      c.chunk_ = {stream_id, size - taken, 0, data + size};
+    } else if (!c.loop_.turn().over_after_step()) {
+      return 0;
+    }
+    c.paused_ = true;
+    return NGHTTP2_ERR_PAUSE;
+  });
+}
+
+int Connection::on_begin_frame(nghttp2_session*, const nghttp2_frame_hd* header, void* self) {
+  Connection& c = *static_cast<Connection*>(self);
+  const auto flood = c.flood_.on_frame_header(*header, c.loop_.now());
+  return flood ? c.stop_for(*flood) : 0;
+}
+
+int Connection::on_frame_received(nghttp2_session*, const nghttp2_frame* frame, void* self) {
+  return guarded(self, [&](Connection& c) {
+    const int64_t now_ns = c.loop_.now();
+    bool early = false;
+    if (frame->hd.type == NGHTTP2_RST_STREAM) {
+      const Call* call = c.streams_.find(frame->hd.stream_id);
+      early = call != nullptr && c.is_early_reset(*call);
+    }
+    if (const auto flood = c.flood_.on_frame(*frame, early, now_ns)) return c.stop_for(*flood);
+    c.on_frame(*frame);
+    return 0;
+  });
+}
+
+// A call with a deadline is reset when that has passed, and no limit may end a connection for it: it counts
+// only if the deadline cannot have passed, or if the peer does not let us find out.
+bool Connection::is_early_reset(const Call& call) {
+  if (!call.premature(loop_.now())) return false;
+  if (!call.has_deadline()) return true;
+  const int64_t now_ns = loop_.read_clock();
+  if (send_time_.ping_due(now_ns)) {
+    send_time_.on_ping_sent(now_ns, loop_.timer_now());
+    session_.ping(SendTime::kPing);
+    mark_dirty();
+  }
+  return !call.may_have_expired(now_ns) ||
+         send_time_.refuses(loop_.limits().keepalive_timeout_s, loop_.timer_now());
+}
+
+int Connection::stop_for(End why) {
+  stopped_for_ = why;
+  return NGHTTP2_ERR_CALLBACK_FAILURE;
+}
+
+void Connection::on_frame(const nghttp2_frame& frame) {
+  switch (frame.hd.type) {
+    case NGHTTP2_HEADERS:
+    case NGHTTP2_DATA: {
+      Call* call = streams_.find(frame.hd.stream_id);
+      if (call == nullptr) return;
+      if (is_request(frame)) call->begin();
+      const bool last = (frame.hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
+      return last ? call->half_close() : call->on_more_data();
+    }
+    case NGHTTP2_SETTINGS:
+      return timers_.on_settings();
+    case NGHTTP2_RST_STREAM:
+      return bump(loop_.stats().received_resets);
+    case NGHTTP2_PING:
+      if ((frame.hd.flags & NGHTTP2_FLAG_ACK) == 0) return;
+      if (SendTime::is_answer(frame.ping.opaque_data)) return send_time_.on_ping_answered();
+      if (drain_ == Drain::noticed) drain_ = Drain::due;
+      return;
+    default:
+      return;
+  }
+}
+
+int Connection::on_stream_close(nghttp2_session* session, int32_t stream_id, uint32_t, void* self) {
+  return guarded(self, [&](Connection& c) {
+    if (Call* call = c.streams_.find(stream_id)) {
+      nghttp2_session_set_stream_user_data(session, stream_id, nullptr);
+      c.streams_.end(*call);
+      if (c.streams_.empty()) {
+        c.timers_.on_last_call_ended(c.loop_.timer_now());
+        c.set_idle_since(c.loop_.now());
+      }
+    }
+    return 0;
+  });
+}
+
+// The same for all sessions of the process; never freed.
+const nghttp2_session_callbacks* Connection::callbacks() {
+  static const nghttp2_session_callbacks* made = [] {
+    nghttp2_session_callbacks* c = nullptr;
+    if (nghttp2_session_callbacks_new(&c) != 0) throw std::bad_alloc();
+    nghttp2_session_callbacks_set_on_begin_headers_callback(c, on_begin_headers);
+    nghttp2_session_callbacks_set_on_header_callback(c, on_header);
+    nghttp2_session_callbacks_set_on_invalid_header_callback(c, on_invalid_header);
+    nghttp2_session_callbacks_set_on_begin_frame_callback(c, on_begin_frame);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(c, on_data_chunk);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(c, on_frame_received);
+    nghttp2_session_callbacks_set_on_stream_close_callback(c, on_stream_close);
+    nghttp2_session_callbacks_set_send_callback(c, send);
+    nghttp2_session_callbacks_set_send_data_callback(c, send_data);
+    nghttp2_session_callbacks_set_on_frame_send_callback(c, on_frame_sent);
+    return c;
+  }();
+  return made;
 }
 
 }  // namespace fused_mlp::front

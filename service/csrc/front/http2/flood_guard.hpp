@@ -10,10 +10,28 @@
 #include <optional>
 
 #include "front/http2/end.hpp"
-#include "front/http2/rate.hpp"
 #include "front/limits.hpp"
 
 namespace fused_mlp::front {
+
+inline constexpr int64_t kSecond = 1'000'000'000;  // in nanoseconds
+
+// How often something may happen in one second. A window that restarts: cheap, and exact enough for floods.
+class Rate {
+ public:
+  // Counts one; false: more than `limit` in this second.
+  bool allow(int64_t now_ns, uint32_t limit) {
+    if (now_ns - since_ns_ >= kSecond) {
+      since_ns_ = now_ns;
+      count_ = 0;
+    }
+    return ++count_ <= limit;
+  }
+
+ private:
+  int64_t since_ns_ = 0;
+  uint32_t count_ = 0;
+};
 
 class FloodGuard {
  public:
@@ -59,7 +77,7 @@ class FloodGuard {
   std::optional<End> on_frame_header(const nghttp2_frame_hd& header, int64_t now_ns) {
     return header.type == NGHTTP2_PRIORITY ? on_control_frame(now_ns) : std::nullopt;
   }
-  // Of a type that nghttp2 does not know: it passes over them in silence.
+  // A frame of an unknown type, which nghttp2 ignores silently.
   std::optional<End> on_unknown_frame(int64_t now_ns) { return on_control_frame(now_ns); }
   // Received, or provoked from us: a peer must not gain by making us send the reset.
   std::optional<End> on_early_reset(int64_t now_ns) {
@@ -73,20 +91,20 @@ class FloodGuard {
   }
 
  private:
-  // Frames of one kind: those that were earned, and `most_per_s` in a second besides.
+  // Frames of one kind: those that were earned, and `max_per_s` in a second besides.
   class Allowance {
    public:
-    explicit Allowance(uint64_t most_saved) : most_saved_(most_saved) {}
-    bool take(uint64_t earned, int64_t now_ns, uint32_t most_per_s) {
-      if (earned - spent_ > most_saved_) spent_ = earned - most_saved_;
-      if (spent_ == earned) return rate_.allow(now_ns, most_per_s);
+    explicit Allowance(uint64_t max_saved) : max_saved_(max_saved) {}
+    bool take(uint64_t earned, int64_t now_ns, uint32_t max_per_s) {
+      if (earned - spent_ > max_saved_) spent_ = earned - max_saved_;
+      if (spent_ == earned) return rate_.allow(now_ns, max_per_s);
       ++spent_;
       return true;
     }
 
    private:
-    const uint64_t most_saved_;  // earned and not spent; more lapse
-    uint64_t spent_ = 0;         // at most what was earned
+    const uint64_t max_saved_;  // earned and not spent; more lapse
+    uint64_t spent_ = 0;        // at most what was earned
     Rate rate_;
   };
 

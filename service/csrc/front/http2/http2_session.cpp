@@ -5,17 +5,16 @@
 #include <iterator>
 #include <new>
 
-#include "front/grpc/call.hpp"
+#include "front/call/call.hpp"
 
 namespace fused_mlp::front {
 namespace {
 
 constexpr int32_t kStreamWindow = 1 << 20;
 constexpr int32_t kConnectionWindow = 16 << 20;
-constexpr uint32_t kFrameBytes = 64u << 10;
 // To pings and SETTINGS, queued for a peer that does not read. More than FloodGuard lets through in one turn
 // with the default limits, so that this bounds memory and never ends a connection by itself.
-constexpr size_t kMostAcknowledgements = 1000;
+constexpr size_t kMaxAcknowledgements = 1000;
 
 // The same for all sessions of the process; never freed.
 nghttp2_option* make_option() {
@@ -23,7 +22,7 @@ nghttp2_option* make_option() {
   if (nghttp2_option_new(&option) != 0) throw std::bad_alloc();
   nghttp2_option_set_no_auto_window_update(option, 1);
   nghttp2_option_set_no_closed_streams(option, 1);
-  nghttp2_option_set_max_outbound_ack(option, kMostAcknowledgements);
+  nghttp2_option_set_max_outbound_ack(option, kMaxAcknowledgements);
 #ifdef FUSED_MLP_NGHTTP2_LIMITS_RESETS
   // Ours is a setting (max_resets_per_s); nghttp2's own, 33 a second, would end hedging clients.
   nghttp2_option_set_stream_reset_rate_limit(option, 1u << 30, 1u << 30);
@@ -40,10 +39,8 @@ ssize_t read_answer(nghttp2_session*, int32_t, uint8_t*, size_t room, uint32_t* 
   *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
   if (size == call.unsent_bytes() && call.finished()) {
     *flags |= NGHTTP2_DATA_FLAG_EOF;
-    if (call.rest()) return static_cast<ssize_t>(size);
-    *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
     try {
-      call.send_trailers();
+      if (call.send_trailers()) *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
     } catch (const std::bad_alloc&) {
       return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;  // nghttp2 resets the stream
     }
@@ -70,7 +67,6 @@ void Http2Session::start(const nghttp2_session_callbacks* callbacks, void* user_
   const nghttp2_settings_entry settings[] = {
       {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams},
       {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, kStreamWindow},
-      {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, kFrameBytes},
       {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, static_cast<uint32_t>(limits.max_header_bytes)},
       {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},  // nghttp2 then keeps no priority tree
   };

@@ -77,7 +77,7 @@ class Account {
   void give_back_spare() { keep_spare(0); }
   size_t used() const { return leased_ - spare_; }
   size_t chunk() const { return chunk_; }
-  // Of the budget, for this loop.
+  // Bytes of the budget that this loop can still take.
   size_t left() const { return budget_.left() + spare_; }
   // The same when it was last looked at: other loops take and give back, too.
   size_t left_lately() const { return left_; }
@@ -147,7 +147,7 @@ class Charge {
   size_t bytes_ = 0;
 };
 
-// What all loops share; docs/internals/native-front.md has the table.
+// The budgets of all loops together; docs/internals/native-front.md has the table.
 struct Budgets {
   explicit Budgets(const Limits& limits)
       : requests(limits.max_buffered_bytes),
@@ -155,8 +155,9 @@ struct Budgets {
         calls(limits.max_call_bytes) {
     allow_messages(limits.max_message_bytes);
   }
-  // Of this size at least; one thread at a time. In the half of `requests` that one address may have, a
-  // message of the largest size must fit packed and unpacked, beside what loops have leased and not used.
+  // Makes room for messages of this size; one thread at a time. In the half of `requests` that one address
+  // may have, a message of the largest size must fit packed and unpacked, beside what loops have leased and
+  // not used.
   void allow_messages(size_t bytes) {
     requests.raise_limit(bytes * 5 + (512u << 10));
     max_message_bytes.store(std::max(bytes, max_message_bytes.load()), std::memory_order_relaxed);
@@ -171,14 +172,10 @@ struct Accounts {
   Accounts(Budgets& budgets, unsigned loops)
       : requests(budgets.requests, loops), answers(budgets.answers, loops), calls(budgets.calls, loops) {}
   void look_at_left() {
-    requests.look_at_left();
-    answers.look_at_left();
-    calls.look_at_left();
+    for (Account* each : {&requests, &answers, &calls}) each->look_at_left();
   }
   void give_back_spare() {
-    requests.give_back_spare();
-    answers.give_back_spare();
-    calls.give_back_spare();
+    for (Account* each : {&requests, &answers, &calls}) each->give_back_spare();
   }
   bool empty() const { return requests.used() == 0 && answers.used() == 0 && calls.used() == 0; }
   Account requests, answers, calls;

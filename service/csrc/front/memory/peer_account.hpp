@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one peer address holds of each budget, over all its connections and all loops: at most as much as is
+// The part of each budget that one peer address holds, over all connections and loops: at most as much as is
 // left for the others. n addresses that take all they can get 1/(n+1) of a budget each, and the next one
 // still finds as much.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "codec/byte_buffer.hpp"
@@ -15,7 +18,7 @@
 
 namespace fused_mlp::front {
 
-// Of one budget. Thread-safe.
+// An address's part of one budget. Thread-safe.
 class PeerShare {
  public:
   // `left`: of the budget, for all.
@@ -37,9 +40,31 @@ class PeerShare {
 };
 
 // One for each address; its seats, loops and calls of Python hold it.
-struct PeerLedger {
+class PeerLedger {
+ public:
   PeerShare requests, answers, calls, control;
+
+  // The engine serves queues in turn. Connections of an address beyond kQueues share them, so that hundreds
+  // of connections do not get hundreds of turns.
+  static constexpr uint32_t kQueues = 4;
+  uint32_t join_queue() {
+    const std::lock_guard lock(mutex_);
+    const auto fewest = std::min_element(in_queue_.begin(), in_queue_.end());
+    ++*fewest;
+    return static_cast<uint32_t>(fewest - in_queue_.begin());
+  }
+  void leave_queue(uint32_t queue) {
+    const std::lock_guard lock(mutex_);
+    --in_queue_[queue];
+  }
+  // Unlike that of any other queue of any address.
+  uint64_t flow(uint32_t queue) const { return reinterpret_cast<uintptr_t>(this) + queue; }
+
+ private:
+  std::mutex mutex_;
+  std::array<uint32_t, kQueues> in_queue_{};  // connections
 };
+static_assert(sizeof(PeerLedger) >= PeerLedger::kQueues);
 
 // One loop's lease of an address's share, on top of the loop's own lease of the budget: a request touches no
 // cache line that another loop writes. Loop thread only.
@@ -103,7 +128,21 @@ class PeerAccount {
   size_t leased_ = 0, spare_ = 0;  // of the share; and not used
 };
 
-// Of one loop and address. It outlives the connections, for the engine may still compute for them.
+inline constexpr size_t kMinOutput = 16u << 10;
+
+// The most that one connection may have waiting in `account`, of its own limit: less when all together are
+// short of memory, but never so little that nothing moves.
+inline size_t max_output(const PeerAccount& account, size_t limit) {
+  return std::min(limit,
+                  std::max(kMinOutput, account.room() / 2));  // half: it has parked and serialised bytes
+}
+// Whether `bytes` reach that. Mostly they are too few for the account to matter.
+inline bool reaches_max_output(size_t bytes, const PeerAccount& account, size_t limit) {
+  return bytes >= std::min(limit, kMinOutput) && bytes >= max_output(account, limit);
+}
+
+// The accounts of an address on one loop. They outlive its connections: the engine may still compute for
+// them.
 struct PeerAccounts {
   PeerAccounts(Accounts& accounts, std::shared_ptr<PeerLedger> shared)
       : ledger(std::move(shared)),
@@ -111,9 +150,7 @@ struct PeerAccounts {
         answers(accounts.answers, ledger->answers),
         calls(accounts.calls, ledger->calls) {}
   void give_back_spare() {
-    requests.give_back_spare();
-    answers.give_back_spare();
-    calls.give_back_spare();
+    for (PeerAccount* each : {&requests, &answers, &calls}) each->give_back_spare();
   }
   bool unused() const {
     return connections == 0 && requests.used() == 0 && answers.used() == 0 && calls.used() == 0;
@@ -123,7 +160,8 @@ struct PeerAccounts {
   size_t connections = 0;
 };
 
-// What a call that Python answers holds of the budget and of its address's share. Any thread may release it.
+// The charge of a call that Python answers, to the budget and to its address's share. Any thread may release
+// it.
 class ControlCharge {
  public:
   ControlCharge() = default;

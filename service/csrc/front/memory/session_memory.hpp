@@ -23,7 +23,7 @@ class SessionMemory {
   static constexpr size_t kKeptBytes = 512u << 10;  // of some 500 requests
 #endif
 
-  explicit SessionMemory(size_t most_kept_bytes = kKeptBytes) : most_kept_bytes_(most_kept_bytes) {}
+  explicit SessionMemory(size_t max_kept_bytes = kKeptBytes) : max_kept_bytes_(max_kept_bytes) {}
   ~SessionMemory() {
     for (Block* block : free_) {
       while (block != nullptr) std::free(std::exchange(block, block->next));
@@ -53,7 +53,7 @@ class SessionMemory {
   void release(void* bytes) noexcept {
     if (bytes == nullptr) return;
     Block* block = static_cast<Block*>(bytes) - 1;
-    if (block->bytes >= kLists * kStep || kept_bytes_ + block->bytes > most_kept_bytes_)
+    if (block->bytes >= kLists * kStep || kept_bytes_ + block->bytes > max_kept_bytes_)
       return std::free(block);
     kept_bytes_ += block->bytes;
     block->next = free_[block->bytes / kStep];
@@ -96,7 +96,7 @@ class SessionMemory {
     return block + 1;
   }
 
-  const size_t most_kept_bytes_;
+  const size_t max_kept_bytes_;
   size_t kept_bytes_ = 0;
   std::array<Block*, kLists> free_{};  // by bytes / kStep
 };

@@ -50,8 +50,8 @@ class SlabRef {
 
 class SlabPool {
  public:
-  static constexpr size_t kLeastRead = 16u << 10;
-  static constexpr size_t kMostRead = 128u << 10;
+  static constexpr size_t kMinRead = 16u << 10;
+  static constexpr size_t kMaxRead = 128u << 10;
 
   // The first kKept slabs belong to the loop; more are charged to `account`.
   explicit SlabPool(Account& account) : account_(account), current_(fresh()) { free_.reserve(kKept); }
@@ -65,17 +65,17 @@ class SlabPool {
   uint8_t* place() {
     if (current_->refs == 0) {
       used_ = 0;
-    } else if (Slab::kBytes - used_ < kLeastRead) {
+    } else if (Slab::kBytes - used_ < kMinRead) {
       current_ = fresh();  // the old one returns through the last SlabRef
       used_ = 0;
     }
     return current_->bytes.get() + used_;
   }
-  size_t room() const { return Slab::kBytes - used_ < kMostRead ? Slab::kBytes - used_ : kMostRead; }
+  size_t room() const { return Slab::kBytes - used_ < kMaxRead ? Slab::kBytes - used_ : kMaxRead; }
   void commit(size_t n) { used_ += n; }
   SlabRef hold() { return SlabRef(this, current_); }
   // So many slabs are held that messages are better copied: a small message can hold a whole slab.
-  bool crowded() const { return live_ > kMostHeld || (live_ > kKept && account_.left_lately() == 0); }
+  bool crowded() const { return live_ > kMaxHeld || (live_ > kKept && account_.left_lately() == 0); }
   void give_back(Slab* slab) noexcept {
     if (slab == current_) return;
     if (live_ <= kKept) {
@@ -89,7 +89,7 @@ class SlabPool {
 
  private:
   static constexpr size_t kKept = 8;
-  static constexpr size_t kMostHeld = 64;
+  static constexpr size_t kMaxHeld = 64;
   Slab* fresh() {
     if (free_.empty()) {
       auto* slab = new Slab;

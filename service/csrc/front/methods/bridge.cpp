@@ -9,6 +9,8 @@
 #include <exception>
 #include <system_error>
 
+#include "front/rest/rest_head.hpp"
+
 namespace fused_mlp::front {
 namespace {
 
@@ -23,7 +25,7 @@ constexpr size_t kPythonFactor = 3;
 
 }  // namespace
 
-Bridge::Bridge(size_t most_bytes) : budget_(most_bytes), event_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+Bridge::Bridge(size_t max_bytes) : budget_(max_bytes), event_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (event_fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
 
@@ -51,7 +53,8 @@ std::vector<Event> Bridge::drain(size_t most) {
 }
 
 size_t Event::memory_bytes() const {
-  size_t bytes = sizeof *this + body.capacity() + path.capacity() + front::memory_bytes(metadata);
+  size_t bytes = sizeof *this + body.capacity() + path.capacity() + peer_address.capacity();
+  bytes += front::memory_bytes(metadata);
   for (const std::string& name : certificate_names) bytes += sizeof name + name.capacity();
   return bytes;
 }
@@ -80,7 +83,7 @@ void Bridge::on_failure(std::string_view request_id, std::string_view trace_id, 
   offer(std::move(event));
 }
 
-void Bridge::on_wanted(std::string_view model, int64_t version) {
+void Bridge::request_load(std::string_view model, int64_t version) {
   Event event(EventKind::wanted, std::to_string(version));
   event.path = model;
   push(std::move(event));
@@ -179,10 +182,11 @@ Call* BridgeCalls::find(uint64_t number) {
 
 void BridgeMethod::start(Call& call, std::string body) {
   Event event(EventKind::start, call, std::move(body));
-  if (call.rest()) event.path.append(verb_name(call.head().rest().verb)).append(" ");
+  if (const RestFields* rest = call.head().rest()) event.path.append(verb_name(rest->verb)).append(" ");
   event.path += call.head().path();
   event.metadata = std::move(call.head().metadata());
   event.certificate_names = call.certificate_names();
+  event.peer_address = call.peer_address();
   event.deadline_ns = call.deadline_ns();
   call.on_metadata_taken();
   if (!calls_.add(call, event)) return refuse(call);

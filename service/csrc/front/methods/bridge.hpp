@@ -13,8 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "front/grpc/call.hpp"
-#include "front/methods/failure_log.hpp"
+#include "front/call/call.hpp"
 #include "front/methods/fair_queue.hpp"
 #include "front/server/loop.hpp"
 
@@ -50,6 +49,7 @@ struct Event {
   std::string path;
   Metadata metadata;
   std::vector<std::string> certificate_names;  // of the peer's certificate: no metadata can forge them
+  std::string peer_address;
   int64_t deadline_ns = 0;
   ControlCharge charge;  // while it waits for Python
 
@@ -59,9 +59,9 @@ struct Event {
 class BridgeCalls;
 
 // Shared by all loops and Python. Thread-safe.
-class Bridge final : public FailureLog {
+class Bridge {
  public:
-  explicit Bridge(size_t most_bytes = Limits().max_control_bytes);
+  explicit Bridge(size_t max_bytes = Limits().max_control_bytes);
   ~Bridge();
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
@@ -82,8 +82,11 @@ class Bridge final : public FailureLog {
   void push(Event&& event);
   // The same for events that a peer can cause in any number. False: too much waits for Python.
   bool offer(Event&& event);
-  void on_failure(std::string_view request_id, std::string_view trace_id, std::string_view text) override;
-  void on_wanted(std::string_view model, int64_t version) override;
+  // A prediction ended as INTERNAL: logged under the id that its caller gets. `trace_id`: of the caller's
+  // tracing system; may be empty.
+  void on_failure(std::string_view request_id, std::string_view trace_id, std::string_view text);
+  // A request waits for this version, which is loaded on demand.
+  void request_load(std::string_view model, int64_t version);
   // One line in kBadEndInterval and reason goes to the log; it says how many were left out.
   void on_bad_end(End why, std::string_view peer, std::string_view reason, int64_t now_ns);
   void on_shortage(std::string_view peer, std::string_view reason);
@@ -118,8 +121,8 @@ class BridgeCalls {
 
   Bridge& bridge() { return bridge_; }
   Loop& loop() { return loop_; }
-  // What Python keeps of a call. It goes with the call, or, when that is cancelled, with the event that says
-  // so.
+  // Charges for what Python keeps of a call. They go with the call, or, when that is cancelled, with the
+  // event that says so.
   struct Kept {
     explicit Kept(const std::shared_ptr<PeerLedger>& ledger) : task(ledger), message(ledger) {}
     ControlCharge task;
@@ -151,7 +154,7 @@ class BridgeMethod final : public Method {
   bool wants_metadata() const override { return true; }
   // Python answers requests about models and the server: names, not tensors.
   size_t max_message_bytes() const override { return 64u << 10; }
-  uint32_t most_in_flight() const override { return 1; }
+  uint32_t max_in_flight() const override { return 1; }
   double idle_timeout_s(bool) const override { return calls_.loop().limits().control_idle_timeout_s; }
   void on_start(Call& call) override;
   void on_message(Call& call, Message&& message) override;

@@ -6,7 +6,9 @@
 #include <protozero/pbf_reader.hpp>
 
 #include "engine/status.hpp"
-#include "front/grpc/call.hpp"
+#include "front/access/loop_callers.hpp"
+#include "front/call/call.hpp"
+#include "front/server/loop.hpp"
 
 namespace fused_mlp::front {
 namespace {
@@ -30,6 +32,10 @@ std::optional<std::string_view> read_service(const Message& message) {
     return std::nullopt;
   }
   return service;
+}
+
+Metadata retry_after(uint32_t ms) {
+  return ms == 0 ? Metadata() : Metadata{{"retry-after-ms", std::to_string(ms)}};
 }
 
 }  // namespace
@@ -57,6 +63,27 @@ void HealthCheck::on_message(Call& call, Message&& message) {
                        "message: expected a HealthCheckRequest, got bytes that cannot be read as one");
   }
   const auto found = answers_->find(*service);
+  // Probes of the server need no key, and do not learn the names of models.
+  const bool of_server = found != answers_->end() && !found->second.model;
+  const std::optional<Rejection> rejection = callers_ != nullptr ? callers_->identify(call) : std::nullopt;
+  const std::string_view asked = of_server ? std::string_view() : *service;
+  const Caller* const caller = call.caller();
+  const bool described =
+      callers_ == nullptr || (caller != nullptr && caller->allows(Action::describe, asked));
+  if (!of_server && rejection) {
+    return call.finish(rejection->code, rejection->text, retry_after(rejection->retry_after_ms));
+  }
+  if (!of_server && caller != nullptr) {
+    if (!described) {
+      caller->count_denied();
+      return call.finish(kPermissionDenied, "this caller may not describe model " + quote_name(asked));
+    }
+    const Caller::Admission admission = caller->admit(0, call.loop().now());
+    if (admission.refused_by != Quota::none) {
+      return call.finish(kResourceExhausted, admission.text(*caller), retry_after(admission.retry_after_ms));
+    }
+    if (caller->must_release()) caller->release();
+  }
   if (found == answers_->end()) {
     return call.finish(kNotFound, "model " + quote_name(*service) + " is not served here");
   }
@@ -64,7 +91,7 @@ void HealthCheck::on_message(Call& call, Message&& message) {
   uint8_t* response = call.add_message(2);
   response[0] = kStatus;
   response[1] = found->second.status;
-  call.finish(kOk, {}, found->second.trailers);
+  call.finish(kOk, {}, described ? found->second.trailers : Metadata());
 }
 
 }  // namespace fused_mlp::front

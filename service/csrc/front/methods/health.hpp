@@ -11,14 +11,15 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "front/grpc/method.hpp"
-#include "front/grpc/request_head.hpp"
+#include "front/call/method.hpp"
+#include "front/call/request_head.hpp"
 
 namespace fused_mlp::front {
 
 struct HealthAnswer {
   uint8_t status;  // grpc.health.v1.HealthCheckResponse.ServingStatus
   Metadata trailers;
+  bool model = false;  // of a model, not of the server or one of its services
 };
 
 // The answers by service name. Thread-safe.
@@ -40,16 +41,19 @@ class HealthTable {
   std::atomic<uint64_t> generation_{0};
 };
 
-// Of one loop.
+// One per loop.
 class HealthCheck final : public Method {
  public:
-  explicit HealthCheck(const HealthTable& table) : table_(table), answers_(table.answers()) {}
+  // `callers`: null where every caller may ask for everything.
+  HealthCheck(const HealthTable& table, LoopCallers* callers)
+      : table_(table), callers_(callers), answers_(table.answers()) {}
   bool client_streams() const override { return false; }
   size_t max_message_bytes() const override { return 64u << 10; }
   void on_message(Call& call, Message&& message) override;
 
  private:
   const HealthTable& table_;
+  LoopCallers* const callers_;
   std::shared_ptr<const HealthTable::Answers> answers_;
   uint64_t generation_ = 0;
 };

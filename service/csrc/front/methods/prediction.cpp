@@ -4,18 +4,21 @@
 #include <random>
 #include <utility>
 
-#include "engine/trace.hpp"
+#include "engine/telemetry/trace.hpp"
+#include "front/access/loop_callers.hpp"
 #include "front/grpc/framing.hpp"
-#include "front/methods/predictor.hpp"
+#include "front/methods/bridge.hpp"
+#include "front/rest/rest_head.hpp"
 
 namespace fused_mlp::front {
 namespace {
 
-constexpr size_t kLongestModelTold = 128, kLongestPathTold = 256;
+constexpr size_t kMaxSpanModelBytes = 128, kMaxSpanPathBytes = 256;
 constexpr size_t kKeptAnswerBytes = 1u << 10;
-constexpr const char* kOutOfMemory = "out of memory";  // short: storing it allocates nothing
-constexpr size_t kAnswerFields = 96;                   // version, variant, timings, prefix
-constexpr size_t kHeadFields = 64;                     // shape, dtype
+constexpr size_t kAnswerFields = 96;           // version, variant, timings, prefix
+constexpr size_t kHeadFields = 64;             // shape, dtype
+constexpr size_t kQuickPackBytes = 64u << 10;  // of a message and its records: some 50 us
+constexpr size_t kKeptPredictions = 1024;      // some 3 KiB each
 
 // Sixteen hex digits, for a caller that sent no id of its own.
 std::string random_id() {
@@ -26,19 +29,37 @@ std::string random_id() {
   return id;
 }
 
+void abandon_all(Call& call, int code) {
+  for (Prediction* p = Prediction::first_of(call); p != nullptr; p = p->next_of_call()) p->abandon(code);
+}
+
 }  // namespace
 
-// ---- 1. On the loop: decode, route, check, submit. Each step that fails has answered the request. ----
+// ---- 1. On the loop: a message takes a prediction from the pool. ----
+
+void Predictor::predict(Call& call, Message&& message, const Codec& codec) {
+  Prediction* prediction;
+  if (free_.empty()) {
+    prediction = new Prediction(*this);
+  } else {
+    prediction = free_.back();
+    free_.pop_back();
+  }
+  ++in_use_;
+  prediction->start(call, std::move(message), codec);
+}
+
+// ---- 2. Decode, route, check, submit. Each step that fails has answered the request. ----
 
 void Prediction::start(Call& call, Message&& message, const Codec& codec) {
-  const Nanos trace_begin_ns = tracing() ? owner_.engine().clock().now() : 0;
-  started_ns_ = owner_.loop().now();
+  const Nanos trace_begin_ns = tracing() ? owner_.engine.clock().now() : 0;
+  started_ns_ = owner_.loop.now();
   message_ = std::move(message);
   codec_ = &codec;
   holders_.store(1, std::memory_order_relaxed);
   join(call);
   if (sampling()) [[unlikely]] {
-    span_ = sample_request(call.head().trace(), call.head().method()->name(), started_ns_);
+    span_ = sample_request(call.head().trace(), call.head().method()->name(), started_ns_, call.address());
   }
   try {
     if (!codec_->framed() && !read_path()) return;
@@ -55,7 +76,7 @@ void Prediction::start(Call& call, Message&& message, const Codec& codec) {
 void Prediction::proceed(Nanos trace_begin_ns) {
   waiting_ = false;
   try {
-    if (choose_lane()) submit(trace_begin_ns);
+    if (check_caller() && choose_lane()) submit(trace_begin_ns);
   } catch (const std::exception&) {  // the engine does not have it
     holders_.store(1, std::memory_order_relaxed);
     fail(Status::kernel_error, kOutOfMemory);
@@ -70,68 +91,64 @@ void Prediction::join(Call& call) {
   call.attachment = this;
 }
 
-// Its memory is charged before it exists, too.
-void Prediction::decode_later(size_t bytes) {
-  if (!decoding_memory_.resize(call_->accounts().requests, bytes)) {
-    call_->report_shortage(Shortage::requests);
-    return fail(Status::overloaded, "too many requests wait; retry later");
-  }
-  owner_.work_later(*call_, *this);
-  decoding_ = true;
-}
-
-void Prediction::work_elsewhere() noexcept {
-  results_.empty() ? decode_elsewhere() : encode_elsewhere();
-  Loop& loop = owner_.loop();
-  loop.post(this);  // it may be gone by the next line
-  loop.flush();
-}
-
-void Prediction::decode_elsewhere() noexcept {
-  try {
-    error_ = codec_->decode(message_.data(), message_.size(), input_);
-  } catch (const std::exception&) {
-    status_ = Status::kernel_error;
-  }
-}
-
-void Prediction::on_decoded() {
-  decoding_ = false;
-  decoding_memory_.release();
-  if (status_ != Status::ok) return fail(status_, kOutOfMemory);
-  if (!call_->open()) return fail(Status::cancelled, {});
-  try {
-    if (!take_decoded(std::exchange(error_, {}))) return;
-  } catch (const std::exception&) {
-    return fail(Status::kernel_error, kOutOfMemory);
-  }
-  proceed();
-}
-
 bool Prediction::take_decoded(std::string_view problem) {
   if (!problem.empty()) {
     input_.model = {};  // may be anything: it is counted under no model
     fail(Status::invalid_input, problem);
     return false;
   }
-  if (!input_.scattered.empty() &&
-      !scattered_.resize(call_->accounts().requests, input_.scattered.capacity())) {
-    call_->report_shortage(Shortage::requests);
-    fail(Status::overloaded, "too many requests wait; retry later");
+  const size_t bytes = input_.own_bytes();
+  if (bytes != 0 && !own_bytes_.resize(call_->accounts().requests, bytes)) {
+    refuse_for_memory();
     return false;
   }
   return true;
 }
 
-// REST: what the path and the headers say of the message.
+// REST: the path and the headers name the model, the version and the size of the JSON.
 bool Prediction::read_path() {
-  const RestFields& rest = call_->head().rest();
+  const RestFields& rest = *call_->head().rest();
   input_.model = rest.path.model;
   if (rest.json_bytes >= 0) input_.head_bytes = static_cast<size_t>(rest.json_bytes);
   if (rest.path.version.empty() || parse_version(rest.path.version, input_.arm.version)) return true;
   input_.model = {};
   fail(Status::invalid_input,
        "model_version: expected a whole number from 1 or nothing, got " + quote_name(rest.path.version));
+  return false;
+}
+
+// Before the model is looked up: the answer must not tell whether a model of that name exists. The caller of
+// a stream is identified again when the rules have changed.
+bool Prediction::check_caller() {
+  LoopCallers* const callers = owner_.loop.application().callers();
+  if (callers == nullptr) return true;
+  if (const std::optional<Rejection> rejection = callers->identify(*call_)) {
+    retry_after_ms_ = rejection->retry_after_ms;
+    const Status status = rejection->code == kResourceExhausted  ? Status::overloaded
+                          : rejection->code == kPermissionDenied ? Status::not_allowed
+                                                                 : Status::unauthenticated;
+    fail(status, rejection->text);
+    return false;
+  }
+  const Caller* const caller = call_->caller();
+  if (caller == nullptr || caller->allows(Action::predict, input_.model)) return true;
+  caller->count_denied();
+  fail(Status::not_allowed, "this caller may not call model " + quote_name(input_.model));
+  return false;
+}
+
+// A refusal for a quota is not counted on the lane.
+bool Prediction::take_quota(uint32_t rows) {
+  const Caller* const caller = call_->caller();
+  if (caller == nullptr) return true;
+  const Caller::Admission admission = caller->admit(rows, owner_.loop.now());
+  if (admission.refused_by == Quota::none) {
+    if (caller->must_release()) in_flight_of_ = call_->identified.caller;
+    return true;
+  }
+  lane_ = nullptr;
+  retry_after_ms_ = admission.retry_after_ms;
+  fail(Status::overloaded, admission.text(*caller));
   return false;
 }
 
@@ -142,7 +159,7 @@ bool Prediction::choose_lane() {
     return false;
   }
   input_.arm.complete(head.arm().name());  // the message overrides the metadata
-  LoopRoutes::Table& table = owner_.routes().current();
+  LoopRoutes::Table& table = owner_.routes.current();
   const Route route = table.routes->resolve({input_.model, input_.arm.version, input_.arm.variant,
                                              head.ab_key(), input_.request_id, input_.arm.label});
   if (route.lane != nullptr) {
@@ -151,7 +168,7 @@ bool Prediction::choose_lane() {
     ++table_->users;
   }
   if (route.status == Status::not_loaded) {
-    owner_.wait_for(*this, *route.entry);
+    owner_.loads.add(*this, *route.entry);
     waiting_ = true;
     return false;
   }
@@ -167,18 +184,54 @@ bool Prediction::choose_lane() {
 void Prediction::submit(Nanos trace_begin_ns) {
   const TensorCheck check = input_.check(*entry_);
   if (!check.ok()) {
-    lane_->metrics().refuse(Refusal::invalid_input);
+    lane_->metrics->refuse(Refusal::invalid_input);
     return fail(Status::invalid_input, check.error);
   }
-  expect_answer(check.rows);
-  ticket_.emplace(check.rows, &owner_.loop(), *this);
+  if (!take_quota(check.rows)) return;
+  entry_->layout == nullptr ? queue(check.rows, trace_begin_ns) : pack_records(check.rows, trace_begin_ns);
+}
+
+// Charges the memory of the records before it exists: rows with few ids take little of a message.
+void Prediction::pack_records(uint32_t rows, Nanos trace_begin_ns) {
+  const size_t bytes = input_.record_bytes(*entry_, rows);
+  if (!own_bytes_.resize(call_->accounts().requests, input_.own_bytes() + bytes)) {
+    return refuse_for_memory();
+  }
+  rows_ = rows;
+  if (message_.size() + bytes > kQuickPackBytes) return work_later(Elsewhere::pack);
+  error_ = input_.pack(*entry_, rows);
+  on_packed(trace_begin_ns);
+}
+
+void Prediction::on_packed(Nanos trace_begin_ns) {
+  elsewhere_ = Elsewhere::no;
+  if (status_ != Status::ok) return fail(status_, kOutOfMemory);
+  if (!call_->open()) return fail(Status::cancelled, {});
+  if (!error_.empty()) {
+    lane_->metrics->refuse(Refusal::invalid_input);
+    return fail(Status::invalid_input, std::exchange(error_, {}));
+  }
+  try {
+    queue(rows_, trace_begin_ns);
+  } catch (const std::exception&) {  // the engine does not have it
+    fail(Status::kernel_error, kOutOfMemory);
+  }
+}
+
+void Prediction::queue(uint32_t rows, Nanos trace_begin_ns) {
+  expect_answer(rows);
+  ticket_.emplace(rows, &owner_.loop, *this);
   ticket_->deadline_ns = call_->deadline_ns();
   ticket_->arrival_ns = started_ns_;
-  ticket_->flow = call_->peer();
+  ticket_->flow = call_->flow();
+  if (const Caller* const caller = call_->caller()) {
+    ticket_->flow = caller->flow();
+    ticket_->weight = caller->rules().weight;
+  }
   if (trace_begin_ns != 0) [[unlikely]] {
     ticket_->trace_id = next_trace_id();
-    record_span(TracePhase::decode, ticket_->trace_id, check.rows, trace_begin_ns,
-                owner_.engine().clock().now(), lane_->options().name, trace());
+    record_span(TracePhase::decode, ticket_->trace_id, rows, trace_begin_ns, owner_.engine.clock().now(),
+                lane_->options.name, trace());
   }
   owner_.add_to_round(*lane_, *ticket_);
   holders_.store(2, std::memory_order_relaxed);
@@ -195,24 +248,47 @@ void Prediction::on_refused(Status status) noexcept {
   }
 }
 
-// Its bytes are charged before they exist: what the engine computes cannot be held back any more.
+// Charges the answer before it exists: an answer that the engine computes cannot be held back.
 void Prediction::expect_answer(uint32_t rows) {
   size_t bytes = kAnswerFields + input_.model.size() + input_.request_id.size();
   for (size_t i = 0; i < input_.head_count; ++i) {
     const Head& head = entry_->heads[input_.heads[i]];
-    const size_t numbers = size_t{rows} * head.width;
-    bytes += kHeadFields + head.name.size() + numbers * codec_->most_bytes_of_number(input_.dtype);
+    const size_t numbers = input_.most_rows(*entry_, rows) * input_.most_columns(head);
+    // Positions and ids, of up to 20 digits.
+    if (input_.ranking.wanted()) bytes += 2 * numbers * (codec_->framed() ? 10 : 21);
+    bytes += kHeadFields + head.name.size() + numbers * codec_->max_bytes_of_number(input_.dtype);
   }
   expected_.resize_anyway(call_->accounts().answers, bytes);
   call_->expect_answer(bytes);
 }
 
-// ---- 2. On the thread that runs the batch: rows in, answer out, straight from the batch's output. That may
+// All that arrived in this round, then a batch of it on this thread.
+bool Predictor::run_ready() {
+  submit_round();
+  if (!submitted_) return false;
+  submitted_ = runner_.run_ready();
+  return submitted_;
+}
+
+void Predictor::submit_round() {
+  if (round_.empty()) return;
+  submitting_.swap(round_);  // an answer may let its caller's next request in
+  runner_.submit(submitting_);
+  for (Submission& each : submitting_) {
+    if (each.status == Status::ok) continue;
+    Prediction& refused = Prediction::of(*each.ticket);
+    static_cast<void>(each.ticket.leak());  // the engine never had it
+    refused.on_refused(each.status);
+    loop.on_refusal();
+  }
+  submitting_.clear();
+  submitted_ = true;
+}
+
+// ---- 3. On the thread that runs the batch: rows in, answer out, straight from the batch's output. That may
 // be the loop: an answer that takes long to write is written elsewhere. ----
 
-void Prediction::gather(float* dst) const noexcept {
-  to_float32(input_.dtype, input_.data.data(), input_.data.size() / dtype_size(input_.dtype), dst);
-}
+void Prediction::gather(float* dst) const noexcept { input_.gather(ticket_->rows(), dst); }
 
 void Prediction::complete(const Outcome& outcome) noexcept {
   status_ = outcome.status;
@@ -225,63 +301,43 @@ void Prediction::complete(const Outcome& outcome) noexcept {
   }
   if (span_ != nullptr) [[unlikely]] {
     try {
-      span_->add(outcome, owner_.engine().clock().now());
+      span_->add(outcome, owner_.engine.clock().now());
     } catch (const std::exception&) {  // without the name of the strategy
     }
   }
-  owner_.loop().post(this);
+  owner_.loop.post(this);
 }
 
 void Prediction::encode(const Outcome& outcome) noexcept {
   const uint64_t trace_id = ticket_->trace_id;
-  const Nanos begin = trace_id == 0 ? 0 : owner_.engine().clock().now();
+  const Nanos begin = trace_id == 0 ? 0 : owner_.engine.clock().now();
   const auto write = [&] {
     answer_head_ = codec_->encode(input_, *entry_, variant_, outcome, {outcome.y}, answer_);
   };
   try {
     codec_->framed() ? append_framed(answer_, write) : write();
   } catch (const std::exception&) {
-    status_ = Status::kernel_error;
-    error_ = kOutOfMemory;
+    run_out_of_memory();
   }
   if (begin != 0) {
-    record_span(TracePhase::encode, trace_id, outcome.rows, begin, owner_.engine().clock().now(),
-                lane_->options().name);
+    record_span(TracePhase::encode, trace_id, outcome.rows, begin, owner_.engine.clock().now(),
+                lane_->options.name);
   }
 }
 
-void Prediction::keep_results(const Outcome& outcome) noexcept {
-  try {
-    results_.append(outcome.y, size_t{outcome.rows} * entry_->out_features * sizeof(float));
-  } catch (const std::exception&) {
-    status_ = Status::kernel_error;
-    error_ = kOutOfMemory;
-  }
+// ---- 4. On the loop again: the answer goes to the call. ----
+
+void Prediction::run_out_of_memory() noexcept {
+  status_ = Status::kernel_error;
+  error_ = kOutOfMemory;
 }
 
-// On the loop. False: there is nothing to encode any more.
-bool Prediction::encode_later() noexcept {
-  try {
-    if (call_->open()) return owner_.work_later(*call_, *this), true;
-  } catch (const std::exception&) {
-    status_ = Status::kernel_error;
-    error_ = kOutOfMemory;
-  }
-  results_.reset(0);
-  return false;
+void Prediction::refuse_for_memory() {
+  call_->report_shortage(Shortage::requests);
+  fail(Status::overloaded, "too many requests wait; retry later");
 }
 
-void Prediction::encode_elsewhere() noexcept {
-  Outcome outcome;
-  outcome.rows = ticket_->rows();
-  outcome.y = reinterpret_cast<const float*>(results_.data());
-  encode(outcome);
-  results_.reset(0);
-}
-
-// ---- 3. On the loop again: the answer goes to the call. ----
-
-// It never reached the engine.
+// Ends a request that never reached the engine.
 void Prediction::fail(Status status, std::string_view text) noexcept {
   status_ = status;
   set_error(text);
@@ -291,13 +347,14 @@ void Prediction::fail(Status status, std::string_view text) noexcept {
 void Prediction::set_error(std::string_view text) noexcept {
   try {
     error_ = text;
-  } catch (const std::exception&) {  // the status is told all the same
+  } catch (const std::exception&) {  // the status is still sent
     error_ = kOutOfMemory;
   }
 }
 
 void Prediction::deliver() noexcept {
-  if (decoding_) return on_decoded();
+  if (elsewhere_ == Elsewhere::decode) return on_decoded();
+  if (elsewhere_ == Elsewhere::pack) return on_packed();
   if (!results_.empty() && encode_later()) return;
   if (answered_) return owner_.recycle(this);  // posted by release_from_engine
   answered_ = true;
@@ -324,8 +381,10 @@ void Prediction::answer(Call& call) {
   if (streams) {
     const bool last = call.half_closed() && first_of(call) == nullptr;
     last ? call.finish() : call.flush();
-  } else if (status_ == Status::overloaded && lane_ != nullptr) {
-    call.finish(code, error_, {{"retry-after-ms", std::to_string(lane_->retry_after_ms())}});
+  } else if ((status_ == Status::overloaded || status_ == Status::deadline_too_near) &&
+             (lane_ != nullptr || retry_after_ms_ != 0)) {
+    const uint32_t retry_after_ms = retry_after_ms_ != 0 ? retry_after_ms_ : lane_->retry_after_ms();
+    call.finish(code, error_, {{"retry-after-ms", std::to_string(retry_after_ms)}});
   } else if (answer_head_ != 0 && code == kOk) {
     call.finish(code, {}, {{"inference-header-content-length", std::to_string(answer_head_)}});
   } else {
@@ -340,6 +399,7 @@ void Prediction::finish(Call& call) noexcept {
     finish_span(counted_ ? abandoned_code_ : grpc_code(status_));
   if (table_ != nullptr) --table_->users;
   table_ = nullptr;
+  if (in_flight_of_ != nullptr) std::exchange(in_flight_of_, nullptr)->release();
   if (expected_.bytes() != 0) {
     call.unexpect_answer(expected_.bytes());
     expected_.release();
@@ -362,12 +422,12 @@ void Prediction::leave() {
 // The text goes to the log; the caller gets an id to find it by.
 void Prediction::hide_internal_error() {
   const std::string id = input_.request_id.empty() ? random_id() : std::string(input_.short_id());
-  owner_.failures().on_failure(id, trace().present() ? trace_hex(trace()) : std::string(), error_);
+  owner_.bridge.on_failure(id, trace().present() ? trace_hex(trace()) : std::string(), error_);
   error_ = "internal error; request id " + id;
 }
 
 void Prediction::count(int code) {
-  const int64_t duration_ns = owner_.loop().now() - started_ns_;
+  const int64_t duration_ns = owner_.loop.now() - started_ns_;
   if (lane_ != nullptr) {
     lane_->record(code, duration_ns);
     const TraceContext& caller = call_->head().trace();
@@ -381,15 +441,15 @@ void Prediction::count(int code) {
 }
 
 void Prediction::finish_span(int code) noexcept {
-  span_->end = owner_.engine().clock().now();
+  span_->end = owner_.engine.clock().now();
   span_->code = code;
   try {
     if (lane_ != nullptr) {
-      span_->lane = lane_->options().name;
+      span_->lane = lane_->options.name;
     } else {
-      span_->model = cut_text(input_.model, kLongestModelTold);
+      span_->model = cut_text(input_.model, kMaxSpanModelBytes);
     }
-    if (!codec_->framed()) span_->path = cut_text(call_->head().path(), kLongestPathTold);
+    if (!codec_->framed()) span_->path = cut_text(call_->head().path(), kMaxSpanPathBytes);
   } catch (const std::exception&) {  // without its model or path
   }
   finish_request(std::move(span_));
@@ -401,23 +461,24 @@ void Prediction::abandon(int code) {
   counted_ = true;
   abandoned_code_ = code;
   if (!std::exchange(waiting_, false)) return;
-  owner_.stop_waiting(*this);
+  owner_.loads.remove(*this);
   status_ = Status::cancelled;
-  owner_.loop().post(this);  // not here: its call is in the middle of ending
+  owner_.loop.post(this);  // not here: its call is in the middle of ending
 }
 
-// ---- 4. Recycling, on the loop, once it is answered and the engine has dropped the ticket. ----
+// ---- 5. Recycling, on the loop, once it is answered and the engine has dropped the ticket. ----
 
 // On any thread. The answer was delivered before if this is the last holder, so the list node is free again.
 void Prediction::release_from_engine() noexcept {
-  if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) owner_.loop().post(this);
+  if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) owner_.loop.post(this);
 }
 
 void Prediction::reset() {
   ticket_.reset();
   span_.reset();
   input_.reset();
-  scattered_.release();
+  decoding_memory_.release();  // still held if the codec thread could not be started
+  own_bytes_.release();
   results_.reset(0);
   answer_.reset(kKeptAnswerBytes);
   answer_head_ = 0;
@@ -426,8 +487,65 @@ void Prediction::reset() {
   entry_ = nullptr;
   lane_ = nullptr;
   status_ = Status::ok;
+  retry_after_ms_ = 0;
   counted_ = false;
   answered_ = false;
+}
+
+void Predictor::recycle(Prediction* prediction) noexcept {
+  --in_use_;
+  if (free_.size() >= kKeptPredictions) {
+    delete prediction;
+    return;
+  }
+  prediction->reset();
+  free_.push_back(prediction);
+}
+
+// ---- What predictions share, and their RPCs ----
+
+Predictor::Predictor(Loop& loop, Engine& engine, const Router& router, Bridge& bridge)
+    : loop(loop),
+      engine(engine),
+      bridge(bridge),
+      routes(router),
+      loads(loop, routes, bridge),
+      runner_(engine) {
+  free_.reserve(kKeptPredictions);
+}
+
+Predictor::~Predictor() {
+  for (Prediction* prediction : free_) delete prediction;
+}
+
+void Predictor::tick() {
+  routes.refresh();
+  loads.resume();
+}
+
+void Predictor::count_unserved(std::string_view model, int code, int64_t duration_ns) {
+  RequestMetrics* const counts = routes.current().routes->unserved(model);
+  (counts != nullptr ? *counts : engine.unrouted()).record(code, duration_ns);
+}
+
+double PredictionMethod::idle_timeout_s(bool first) const {
+  return first ? predictor_.loop.limits().first_message_timeout_s : 0;
+}
+
+void PredictionMethod::on_half_close(Call& call) {
+  if (Prediction::first_of(call) == nullptr) call.finish();
+}
+
+void PredictionMethod::on_cancel(Call& call) {
+  abandon_all(call, call.reset_at_deadline() ? kDeadlineExceeded : kCancelled);
+}
+
+void PredictionMethod::on_refuse(Call& call, int code) {
+  // The messages of a stream are counted one by one; without any there is nothing to count.
+  if (Prediction::first_of(call) == nullptr && !streams_) {
+    predictor_.engine.unrouted().record(code, call.loop().now() - call.arrival_ns());
+  }
+  abandon_all(call, code);
 }
 
 }  // namespace fused_mlp::front

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <exception>
 
+#include "front/call/metadata.hpp"
 #include "front/http2/connection.hpp"
-#include "front/rest/rest_answer.hpp"
-#include "front/rest/token.hpp"
+#include "front/rest/rest_call.hpp"
 #include "front/server/loop.hpp"
 
 namespace fused_mlp::front {
@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kDrainNotice = 20'000'000;
 constexpr size_t kPiece = 64u << 10;  // of an answer, to the output at once
+constexpr std::string_view kBodyEnd = "\r\n";
 
 }  // namespace
 
@@ -56,7 +57,6 @@ struct Http1::Parser {
   template <std::string Http1::*Text>
   static int append(llhttp_t* parser, const char* at, size_t size) {
     return guarded(parser, [&](Http1& http1) {
-      if (!http1.in_head_) return true;  // a trailer, which means nothing here
       (http1.*Text).append(at, size);
       return true;
     });
@@ -68,20 +68,19 @@ struct Http1::Parser {
       llhttp_settings_init(&s);
       s.on_message_begin = [](llhttp_t* p) { return guarded(p, [](Http1& h) { return h.on_begin(); }); };
       s.on_url = append<&Http1::url_>;
+      s.on_url_complete = [](llhttp_t* p) { return guarded(p, [](Http1& h) { return h.on_target(); }); };
       s.on_header_field = append<&Http1::name_>;
       s.on_header_value = append<&Http1::value_>;
       s.on_header_value_complete = [](llhttp_t* p) {
-        return guarded(p, [](Http1& h) {
-          h.end_field();
-          return true;
-        });
+        return guarded(p, [](Http1& h) { return h.on_field(); });
       };
       s.on_headers_complete = [](llhttp_t* p) {
         p->upgrade = 0;  // to h2c, say: not taken up
         return guarded(p, [](Http1& h) { return h.on_head_end(); });
       };
       s.on_chunk_header = [](llhttp_t* p) {
-        return guarded(p, [&](Http1& h) { return h.on_chunk(p->content_length); });
+        const int result = guarded(p, [&](Http1& h) { return h.on_chunk(p->content_length); });
+        return result == HPE_OK && p->content_length == 0 ? HPE_PAUSED : result;  // at the end of the body
       };
       s.on_chunk_extension_name = [](llhttp_t* p, const char*, size_t) {
         return guarded(p, [](Http1& h) { return h.find_problem(400, "chunks: expected no extensions"); });
@@ -130,37 +129,44 @@ bool Http1::find_problem(int status, const char* text) {
   return false;
 }
 
-void Http1::end_field() {
-  if (!in_head_) return;  // a trailer of a chunked body
-  Call* call = connection_.streams_.calls().first();
+void Http1::add_field(std::string_view name, std::string_view value) {
   Loop& loop = connection_.loop_;
-  if (!url_.empty()) {
-    const auto verb = static_cast<llhttp_method_t>(parser_->state.method);
-    call->head().rest_field(":method", llhttp_method_name(verb), loop.limits(), loop.application());
-    call->head().rest_field(":path", url_, loop.limits(), loop.application());
-    url_.clear();
+  connection_.streams_.calls().first()->head().field(name, value, loop.limits(), loop.application());
+}
+
+bool Http1::on_target() {
+  add_field(":method", llhttp_method_name(static_cast<llhttp_method_t>(parser_->state.method)));
+  add_field(":path", url_);
+  url_.clear();
+  return true;
+}
+
+bool Http1::on_field() {
+  std::transform(name_.begin(), name_.end(), name_.begin(), lower_case);
+  while (value_.ends_with(' ') || value_.ends_with('\t')) value_.pop_back();
+  if (name_.empty()) return find_problem(400, "headers: expected a name in front of each colon");
+  // llhttp takes "gzip, chunked" for chunked.
+  if (name_ == "transfer-encoding" && !is_token(value_, "chunked")) {
+    return find_problem(501, "transfer-encoding: expected chunked");
   }
-  if (!name_.empty()) {
-    std::transform(name_.begin(), name_.end(), name_.begin(), lower_case);
-    while (value_.ends_with(' ') || value_.ends_with('\t')) value_.pop_back();
-    if (name_ == "expect") expects_continue_ = is_token(value_, "100-continue");
-    call->head().rest_field(name_, value_, loop.limits(), loop.application());
-  }
+  if (name_ == "expect") expects_continue_ = is_token(value_, "100-continue");
+  add_field(name_, value_);
   name_.clear();
   value_.clear();
+  return true;
 }
 
 bool Http1::on_head_end() {
-  end_field();
   in_head_ = false;
   head_since_ns_ = 0;
   const llhttp_t& parser = parser_->state;
   Call* call = connection_.streams_.calls().first();
-  const uint32_t hosts = call->head().rest().hosts;
+  const uint32_t hosts = call->head().rest()->hosts;
   if (parser.http_major != 1 || hosts > 1 || (hosts == 0 && parser.http_minor == 1)) {
     return find_problem(400, "expected HTTP/1.1 and one Host header");
   }
   chunked_ = (parser.flags & F_CHUNKED) != 0;
+  if (chunked_ && parser.http_minor == 0) return find_problem(400, "expected HTTP/1.1 for chunks");
   // Known now: a call that is refused before its body has come must say so in its answer.
   closes_ = draining_ || parser.http_minor == 0 || llhttp_should_keep_alive(&parser) == 0;
   call->begin();
@@ -174,9 +180,10 @@ bool Http1::on_head_end() {
 
 // A chunk costs more than its bytes.
 bool Http1::on_chunk(size_t size) {
-  constexpr size_t kFewChunks = 256, kLeastBytes = 16;
+  constexpr size_t kFewChunks = 256, kMinBytes = 16;
+  after_chunks_ = size == 0;
   chunk_bytes_ += std::min(size, connection_.loop_.limits().max_message_bytes);
-  if (++chunks_ <= kFewChunks || chunk_bytes_ >= kLeastBytes * chunks_) return true;
+  if (++chunks_ <= kFewChunks || chunk_bytes_ >= kMinBytes * chunks_) return true;
   return find_problem(400, "chunks: expected 16 bytes or more in each, got fewer");
 }
 
@@ -200,10 +207,21 @@ size_t Http1::process(const uint8_t* data, size_t size) {
     fail(End::protocol, 400, "expected lines that end in CRLF, and none that continues another");
     return size;
   }
+  // llhttp takes a lone LF for the end of the body, and any number of trailers.
+  for (size_t i = 0; after_chunks_ && i < size && end_bytes_ < kBodyEnd.size(); ++i) {
+    if (static_cast<char>(data[i]) == kBodyEnd[end_bytes_++]) continue;
+    fail(End::protocol, 400, "chunks: expected CRLF behind the last one, and no trailers");
+    return size;
+  }
   const char* const text = reinterpret_cast<const char*>(data);
   const llhttp_errno_t error = llhttp_execute(&parser_->state, text, size);
   if (error == HPE_OK) return size;
-  if (error == HPE_PAUSED) return static_cast<size_t>(llhttp_get_error_pos(&parser_->state) - text);
+  if (error == HPE_PAUSED) {
+    const auto taken = static_cast<size_t>(llhttp_get_error_pos(&parser_->state) - text);
+    if (request_ended_) return taken;
+    llhttp_resume(&parser_->state);
+    return taken + process(data + taken, size - taken);
+  }
   if (failed_) {
     connection_.fail();
   } else if (problem_ != 0) {
@@ -217,7 +235,7 @@ size_t Http1::process(const uint8_t* data, size_t size) {
 
 // ---- Its answer goes out ----
 
-void Http1::respond(Call& call, const RestHead& head) {
+void Http1::respond(Call& call, const AnswerHead& head) {
   answering_ = &call;
   closes_ = closes_ || !request_ended_;  // the rest of the request is not wanted
   ByteBuffer text;
@@ -257,8 +275,8 @@ void Http1::end_answer() {
   llhttp_reset(&parser_->state);
   lines_.restart();
   in_head_ = true;
-  chunks_ = chunk_bytes_ = 0;
-  request_ended_ = expects_continue_ = chunked_ = false;
+  chunks_ = chunk_bytes_ = end_bytes_ = 0;
+  request_ended_ = expects_continue_ = chunked_ = after_chunks_ = false;
 }
 
 void Http1::reset(End why) {
@@ -273,7 +291,7 @@ void Http1::fail(End why, int status, std::string_view text) {
   if (answering_ == nullptr) {  // else it is in the middle of another answer
     ByteBuffer body, head;
     write_error(text, body);
-    RestHead fields(status, body.size());
+    AnswerHead fields(status, body.size());
     fields.add("content-type", "application/json");
     fields.write_http1(true, head);
     connection_.out_.append(head.data(), head.size());

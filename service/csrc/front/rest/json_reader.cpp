@@ -3,14 +3,12 @@
 
 #include <new>
 
-#include "codec/predict_input.hpp"
-
 namespace fused_mlp::front {
 namespace {
 
 using simdjson::error_code;
 
-constexpr int kMostDepth = 32;  // of values that are passed over
+constexpr int kMaxDepth = 32;  // of values that are passed over
 
 }  // namespace
 
@@ -38,7 +36,7 @@ std::string_view read_text(json::value value, const char* field) {
   if (error == simdjson::INCORRECT_TYPE)
     fail(std::string(field) + ": expected a string, got " + shown(token));
   check(error);
-  if (!is_utf8(text)) fail(std::string(field) + ": expected UTF-8");
+  if (!simdjson::validate_utf8(text)) fail(std::string(field) + ": expected UTF-8");
   return text;
 }
 
@@ -67,20 +65,12 @@ bool read_null(json::value value) {
 }
 
 void pass_over(json::value value, int depth) {
-  if (depth > kMostDepth) fail("body: expected at most " + std::to_string(kMostDepth) + " levels of JSON");
+  if (depth > kMaxDepth) fail("body: expected at most " + std::to_string(kMaxDepth) + " levels of JSON");
   json::json_type type{};
   check(value.type().get(type));
   switch (type) {
-    case json::json_type::array: {
-      json::array array;
-      check(value.get_array().get(array));
-      for (auto each : array) {
-        json::value element;
-        check(each.get(element));
-        pass_over(element, depth + 1);
-      }
-      return;
-    }
+    case json::json_type::array:
+      return each_element(value, "body", [depth](json::value element) { pass_over(element, depth + 1); });
     case json::json_type::object: {
       json::object object;
       check(value.get_object().get(object));
@@ -93,21 +83,12 @@ void pass_over(json::value value, int depth) {
       }
       return;
     }
-    case json::json_type::number: {
-      double number;
-      check(value.get_double().get(number));
-      return;
-    }
-    case json::json_type::string: {
-      std::string_view text;
-      check(value.get_string().get(text));
-      return;
-    }
-    case json::json_type::boolean: {
-      bool flag;
-      check(value.get_bool().get(flag));
-      return;
-    }
+    case json::json_type::number:
+      return check(value.get_double().error());
+    case json::json_type::string:
+      return check(value.get_string().error());
+    case json::json_type::boolean:
+      return check(value.get_bool().error());
     case json::json_type::null: {
       bool null = false;
       check(value.is_null().get(null));  // by itself it would throw for what only begins like a null

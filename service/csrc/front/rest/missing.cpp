@@ -15,7 +15,7 @@ const char* Http1::missing() {
 Http1::Http1(Connection& connection) : connection_(connection) {}
 Http1::~Http1() = default;
 size_t Http1::process(const uint8_t*, size_t size) { return size; }
-void Http1::respond(Call&, const RestHead&) {}
+void Http1::respond(Call&, const AnswerHead&) {}
 void Http1::write() {}
 void Http1::sweep() {}
 void Http1::begin_drain() {}

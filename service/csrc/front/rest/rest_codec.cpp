@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "codec/results.hpp"
 #include "front/rest/json_text.hpp"
 
 namespace fused_mlp::front {
@@ -28,11 +29,10 @@ bool wants_bytes(const PredictInput& input, const Head& head) {
 }
 
 // As floats, or doubles, of which the narrow types are subsets.
-void append_numbers(ByteBuffer& out, const Results& results, size_t rows, const RouteEntry& entry,
-                    const Head& head, DType dtype) {
+void append_numbers(ByteBuffer& out, const Answer& answer, const Head& head, DType dtype) {
   ByteBuffer bytes;
-  const size_t count = rows * head.width;
-  write_head(results, rows, entry, head, dtype, bytes.extend(count * dtype_size(dtype)));
+  const size_t count = answer.values(head);
+  answer.write(head, bytes.extend(count * dtype_size(dtype)));
   if (dtype == DType::fp32) {
     return write_json_numbers(reinterpret_cast<const float*>(bytes.data()), count, out);
   }
@@ -45,31 +45,50 @@ void append_numbers(ByteBuffer& out, const Results& results, size_t rows, const 
   write_json_numbers(values, count, out);
 }
 
-void append_output(ByteBuffer& out, const PredictInput& input, const RouteEntry& entry, const Head& head,
-                   const Outcome& outcome, const Results& results) {
-  append_text(out, "{\"name\":", head.name);
+// Up to its data.
+template <class Shaped>
+void append_shape(ByteBuffer& out, const Answer& answer, const Shaped& shaped, std::string_view datatype) {
+  append_text(out, "{\"name\":", shaped.name);
   append(out, ",\"datatype\":\"");
-  append(out, dtype_name(input.dtype));
-  append(out, "\",\"shape\":[");
-  if (input.leading <= 1) {
-    append_number(out, outcome.rows);
-    append(out, ",");
-  } else {
-    for (size_t i = 0; i < input.leading; ++i) {
-      append_number(out, static_cast<uint64_t>(input.dimensions[i]));
-      append(out, ",");
-    }
-  }
-  append_number(out, head.width);
+  append(out, datatype);
+  append(out, "\",\"shape\":");
+  const char* separator = "[";
+  answer.each_dimension(shaped, [&](uint64_t size) {
+    append(out, separator);
+    append_number(out, size);
+    separator = ",";
+  });
+}
+
+void append_binary_size(ByteBuffer& out, size_t size) {
+  append(out, "],\"parameters\":{\"binary_data_size\":");
+  append_number(out, size);
+  append(out, "}}");
+}
+
+void append_output(ByteBuffer& out, const PredictInput& input, const Head& head, const Answer& answer) {
+  append_shape(out, answer, head, dtype_name(input.dtype));
   if (wants_bytes(input, head)) {
-    append(out, "],\"parameters\":{\"binary_data_size\":");
-    append_number(out, size_t{outcome.rows} * head.width * dtype_size(input.dtype));
-    append(out, "}}");
+    append_binary_size(out, answer.values(head) * dtype_size(input.dtype));
   } else {
     append(out, "],\"data\":[");
-    append_numbers(out, results, outcome.rows, entry, head, input.dtype);
+    append_numbers(out, answer, head, input.dtype);
     append(out, "]}");
   }
+}
+
+void append_output(ByteBuffer& out, const PredictInput& input, const Answer::Numbers& numbers,
+                   const Answer& answer) {
+  append_shape(out, answer, numbers, "INT64");
+  if (input.binary_output) return append_binary_size(out, numbers.values.size_bytes());
+  append(out, "],\"data\":[");
+  for (size_t i = 0; i < numbers.values.size(); ++i) {
+    if (i != 0) append(out, ",");
+    if (numbers.values[i] < 0) append(out, "-");
+    const auto value = static_cast<uint64_t>(numbers.values[i]);
+    append_number(out, numbers.values[i] < 0 ? 0 - value : value);
+  }
+  append(out, "]}");
 }
 
 constexpr size_t kQuickJsonBytes = 16u << 10;  // some 50 us, or with numbers that are made to be slow 500
@@ -88,12 +107,12 @@ class RestCodec final : public Codec {
     size_t numbers = 0;
     for (size_t i = 0; i < input.head_count; ++i) {
       const Head& head = entry.heads[input.heads[i]];
-      if (!wants_bytes(input, head)) numbers += size_t{rows} * head.width;
+      if (!wants_bytes(input, head)) numbers += input.most_rows(entry, rows) * input.most_columns(head);
     }
     return numbers > kQuickNumbers;
   }
   // -1.17549435e-38 or -2.2250738585072014e-308 and a comma, and the float that it is made from.
-  size_t most_bytes_of_number(DType dtype) const override {
+  size_t max_bytes_of_number(DType dtype) const override {
     return (dtype == DType::fp64 ? 25 : 16) + sizeof(float);
   }
 
@@ -111,12 +130,17 @@ class RestCodec final : public Codec {
     append(out, ",\"parameters\":{\"variant\":\"");
     append(out, variant_name(variant));
     append(out, "\"},\"outputs\":[");
-    bool binary = false;
+    const Answer answer(input, entry, outcome.rows, results);
+    bool binary = input.binary_output && !answer.numbers().empty();
     for (size_t i = 0; i < input.head_count; ++i) {
       const Head& head = entry.heads[input.heads[i]];
       if (i != 0) append(out, ",");
-      append_output(out, input, entry, head, outcome, results);
+      append_output(out, input, head, answer);
       binary |= wants_bytes(input, head);
+    }
+    for (const Answer::Numbers& numbers : answer.numbers()) {
+      append(out, ",");
+      append_output(out, input, numbers, answer);
     }
     append(out, "]}");
     if (!binary) return 0;
@@ -124,8 +148,11 @@ class RestCodec final : public Codec {
     for (size_t i = 0; i < input.head_count; ++i) {
       const Head& head = entry.heads[input.heads[i]];
       if (!wants_bytes(input, head)) continue;
-      const size_t size = size_t{outcome.rows} * head.width * dtype_size(input.dtype);
-      write_head(results, outcome.rows, entry, head, input.dtype, out.extend(size));
+      answer.write(head, out.extend(answer.values(head) * dtype_size(input.dtype)));
+    }
+    if (input.binary_output) {
+      for (const Answer::Numbers& numbers : answer.numbers())
+        out.append(numbers.values.data(), numbers.values.size_bytes());
     }
     return head_bytes;
   }

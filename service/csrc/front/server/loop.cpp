@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -18,8 +19,8 @@
 #include <exception>
 #include <system_error>
 
-#include "engine/background.hpp"
-#include "engine/busy_threads.hpp"
+#include "engine/run/background.hpp"
+#include "engine/run/busy_threads.hpp"
 
 namespace fused_mlp::front {
 namespace {
@@ -33,13 +34,16 @@ constexpr int64_t kNewConnectionCost_ns =
     kMillisecond;  // a new connection comes after those that have cost little
 // HTTP/1.1 is cheap to open and to fill, and many callers come on a new connection each time.
 constexpr int64_t kNewRestConnectionCost_ns = 4 * kMillisecond;
+// While requests are refused, sockets are left to fill for so long: a wake-up for each request that is
+// refused would take the core from those that are not.
+constexpr timespec kRest = {0, kMillisecond / 4};
 constexpr int64_t kUnnoticed_ns = 50 * kMillisecond;  // a longer step is a stall of ours
 constexpr int kIdleTick_ms = 1000;
 constexpr int kBusyTick_ms = 50;  // while calls are open: how late a deadline may be noticed
 
 // Tags of what is not a connection.
 constexpr uint64_t kWakeTag = 0;
-constexpr uint64_t kListenTag = 1;  // and the next one: by Speech
+constexpr uint64_t kListenTag = 1;  // and the next one: by Protocol
 
 constexpr const char* kStopping = "the server is stopping";  // to peers, in GOAWAY
 
@@ -98,7 +102,7 @@ void Loop::guard(Connection& connection, Action action) noexcept {
   }
 }
 
-// The same for what belongs to no connection: it is left out.
+// Runs what belongs to no connection; an exception skips it.
 template <class Action>
 void Loop::guard(Action action) noexcept {
   try {
@@ -133,12 +137,12 @@ void Loop::flush() noexcept {
   if (this_thread_loop != this) mailbox_.wake();
 }
 
-void Loop::adopt(int fd, std::shared_ptr<Seat> seat, Speech speech) {
+void Loop::adopt(int fd, std::shared_ptr<Seat> seat, Protocol protocol) {
   assigned_.fetch_add(1, std::memory_order_relaxed);
   try {
-    run_soon([this, fd, speech, seat = std::move(seat)]() mutable {
+    run_soon([this, fd, protocol, seat = std::move(seat)]() mutable {
       try {
-        add(Socket(fd), std::move(seat), speech);
+        add(Socket(fd), std::move(seat), protocol);
       } catch (const std::exception&) {
         bump(stats_.failures);
         on_unassigned(1);
@@ -150,20 +154,20 @@ void Loop::adopt(int fd, std::shared_ptr<Seat> seat, Speech speech) {
   }
 }
 
-void Loop::add(Socket socket, std::shared_ptr<Seat> seat, Speech speech) {
+void Loop::add(Socket socket, std::shared_ptr<Seat> seat, Protocol protocol) {
   const int on = 1;
   ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   reserve(connections_.size() + closed_.size() + 1);
-  auto connection = std::make_unique<Connection>(*this, std::move(socket), tls_, std::move(seat), speech);
+  auto connection = std::make_unique<Connection>(*this, std::move(socket), tls_, std::move(seat), protocol);
   Connection* raw = connection.get();
-  raw->spent_ns = speech == Speech::rest ? kNewRestConnectionCost_ns : kNewConnectionCost_ns;
+  raw->spent_ns = protocol == Protocol::rest ? kNewRestConnectionCost_ns : kNewConnectionCost_ns;
   try {
     connections_.emplace(raw, std::move(connection));
   } catch (const std::exception&) {
     std::erase(dirty_, raw);
     throw;
   }
-  // Nothing throws any more.
+  // Nothing below throws.
   bump(stats_.accepted);
   bump(stats_.connections);
   epoll_event event{EPOLLIN, {.ptr = raw}};
@@ -180,19 +184,22 @@ void Loop::reserve(size_t connections) {
   closed_.reserve(connections);
 }
 
-// Those that are open now: some may close while the caller goes through them.
+// The connections that are open now: some may close while the caller goes through them.
 const std::vector<Connection*>& Loop::list_connections() noexcept {
   listed_.clear();
   for (auto& [connection, owner] : connections_) listed_.push_back(connection);
   return listed_;
 }
 
-void Loop::listen(int fd, Speech speech, std::function<void(int fd)> on_accept) {
+void Loop::listen(int fd, Protocol protocol, std::function<void(int fd)> on_accept,
+                  std::function<bool()> make_room, std::function<bool()> may_accept) {
   ++listening_;
-  run_soon([this, fd, speech, on_accept = std::move(on_accept)]() mutable {
-    const auto index = static_cast<size_t>(speech);
-    listeners_[index] = {fd, std::move(on_accept)};
-    if (spare_fd_ < 0) spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  Listener made{fd, std::move(on_accept), std::move(make_room), std::move(may_accept)};
+  run_soon([this, protocol, listener = std::move(made)]() mutable {
+    const auto index = static_cast<size_t>(protocol);
+    const int fd = listener.fd;
+    listeners_[index] = std::move(listener);
+    open_spare();
     epoll_event event{EPOLLIN, {.u64 = kListenTag + index}};
     ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
   });
@@ -229,20 +236,41 @@ void Loop::place(const Listener& listener, int fd) noexcept {
   }
 }
 
+// Out of descriptors: the caller gets the spare one, and an idle connection makes room for another spare.
+// Until there is one, nothing is accepted: epoll would report the next caller again and again. Without an
+// idle connection the caller is closed.
+void Loop::accept_with_spare(const Listener& listener) noexcept {
+  bool room = false;
+  guard([&] { room = listener.make_room(); });
+  ::close(std::exchange(spare_fd_, -1));
+  if (const int fd = ::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); fd >= 0) {
+    room ? place(listener, fd) : turn_away(fd, "no file descriptors left");
+  }
+  if (!open_spare()) watch_listeners(false);
+}
+
+bool Loop::open_spare() noexcept {
+  if (spare_fd_ < 0) spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  return spare_fd_ >= 0;
+}
+
+void Loop::watch_listeners(bool on) noexcept {
+  accepts_ = on;
+  for (size_t index = 0; index < listeners_.size(); ++index) {
+    epoll_event event{on ? static_cast<uint32_t>(EPOLLIN) : 0u, {.u64 = kListenTag + index}};
+    if (listeners_[index].fd >= 0) ::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, listeners_[index].fd, &event);
+  }
+}
+
 void Loop::accept(const Listener& listener, int most) {
   for (int i = 0; i < most && listener.fd >= 0; ++i) {
+    // The next sweep asks again. A listener that closes takes all who have connected.
+    if (most == kAcceptsPerRound && !listener.may_accept()) return watch_listeners(false);
     const int fd = ::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
       place(listener, fd);
     } else if (errno == EMFILE || errno == ENFILE) {
-      // Out of descriptors: use the spare one to accept and close, or epoll would report the caller again and
-      // again.
-      ::close(spare_fd_);
-      if (const int refused = ::accept(listener.fd, nullptr, nullptr); refused >= 0) {
-        turn_away(refused, "no file descriptors left");
-      }
-      spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-      return;
+      return accept_with_spare(listener);
     } else if (errno != ECONNABORTED && errno != EINTR) {
       return;
     }
@@ -282,12 +310,6 @@ void Loop::look_at_clock(int64_t expected_ns) {
   const int64_t now_ns = clock_.now();
   if (now_ns_ != 0) lost_ns_ += std::max<int64_t>(0, now_ns - now_ns_ - expected_ns);
   now_ns_ = now_ns;
-}
-
-bool Loop::work() noexcept {
-  bool more = false;
-  guard([&] { more = application_->work(); });
-  return more;
 }
 
 void Loop::run_tasks() noexcept {
@@ -366,13 +388,15 @@ void Loop::write_dirty() {
 void Loop::compute() {
   const int64_t end_ns = now_ns_ + kCompute_ns;
   do {
-    computing_ = work();
+    computing_ = false;
+    guard([&] { computing_ = application_->work(); });
     computing_ |= deliver();
     write_dirty();
   } while (computing_ && now_ns_ < end_ns);
 }
 
 void Loop::sweep() {
+  if (!accepts_ && open_spare()) watch_listeners(true);
   for (Connection* connection : list_connections()) {
     guard(*connection, [&] { connection->sweep(); });
   }
@@ -416,9 +440,19 @@ void Loop::serve_here(std::unique_ptr<Application> application) {
   this_thread_loop = this;
 }
 
+// Sleeps until there are answers to send, or new requests have waited for long enough. Returns how long it
+// slept.
+int64_t Loop::rest() {
+  const int64_t begin_ns = clock_.now();
+  pollfd answers{mailbox_.fd(), POLLIN, 0};
+  ::ppoll(&answers, 1, &kRest, nullptr);
+  return clock_.now() - begin_ns;
+}
+
 void Loop::round(int timeout_ms) {
   epoll_event events[kEventsPerRound];
   const bool more = !again_.empty() || crowded_ || computing_;
+  rested_ns_ = std::exchange(refusing_, false) && !more ? rest() : 0;
   const int count = ::epoll_wait(epoll_fd_, events, kEventsPerRound, more ? 0 : timeout_ms);
   const BusyScope busy;
   look_at_clock(timeout_ms * kMillisecond + kUnnoticed_ns);
@@ -440,6 +474,7 @@ void Loop::free_closed() {
   std::erase_if(dirty_, is_closed);
   const size_t count = closed_.size();
   closed_.clear();
+  if (!accepts_ && open_spare()) watch_listeners(true);
   on_unassigned(count);
 }
 
@@ -458,7 +493,7 @@ void Loop::run() {
   pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   while (!stopping_ || !application_->idle()) {
     const bool calls_open = stats_.open_calls.load(std::memory_order_relaxed) != 0;
-    round(calls_open || stopping_ || draining_ ? kBusyTick_ms : kIdleTick_ms);
+    round(calls_open || stopping_ || draining_ || !accepts_ ? kBusyTick_ms : kIdleTick_ms);
   }
   check_accounts();
   application_.reset();

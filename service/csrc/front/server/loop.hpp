@@ -17,14 +17,15 @@
 
 #include "engine/clock.hpp"
 #include "engine/ticket.hpp"
-#include "front/grpc/call_list.hpp"
-#include "front/grpc/message.hpp"
-#include "front/grpc/method.hpp"
+#include "front/call/message.hpp"
+#include "front/call/method.hpp"
+#include "front/grpc/grpc_call.hpp"
 #include "front/http2/connection.hpp"
 #include "front/limits.hpp"
 #include "front/memory/peer_account.hpp"
 #include "front/memory/session_memory.hpp"
 #include "front/memory/slab.hpp"
+#include "front/rest/rest_call.hpp"
 #include "front/server/mailbox.hpp"
 #include "front/server/turn.hpp"
 #include "front/stats.hpp"
@@ -49,8 +50,11 @@ class Loop final : public CompletionSink {
   void flush() noexcept override;  // wakes the loop, unless it is the one calling
   void run_soon(std::function<void()> task) { mailbox_.run_soon(std::move(task)); }
   // A new connection. Takes the socket over unless it throws.
-  void adopt(int fd, std::shared_ptr<Seat> seat = nullptr, Speech speech = Speech::grpc);
-  void listen(int fd, Speech speech, std::function<void(int fd)> on_accept);
+  void adopt(int fd, std::shared_ptr<Seat> seat = nullptr, Protocol protocol = Protocol::grpc);
+  // `make_room`: asks an idle connection to go; false if there is none. `may_accept`: whether callers are
+  // accepted now.
+  void listen(int fd, Protocol protocol, std::function<void(int fd)> on_accept,
+              std::function<bool()> make_room, std::function<bool()> may_accept);
   void begin_drain();
   // Closes every connection, waits until the engine has finished everything of this loop, ends the thread.
   void stop();
@@ -62,6 +66,8 @@ class Loop final : public CompletionSink {
   const Limits& limits() const { return limits_; }
   size_t max_message_bytes() const { return budgets_.max_message_bytes.load(std::memory_order_relaxed); }
   int64_t now() const { return now_ns_; }  // read once per visit, and before answers go out
+  // How long requests that are read in this round may have waited for it.
+  int64_t rested_ns() const { return rested_ns_; }
   int64_t read_clock() const { return clock_.now(); }
   // As now(), without the time in which this loop was stuck: it must not count against a peer.
   int64_t timer_now() const { return now_ns_ - lost_ns_; }
@@ -70,12 +76,14 @@ class Loop final : public CompletionSink {
   PeerAccounts& peer_accounts(const Seat* seat);  // null: of all connections without a seat
   SlabPool& slabs() { return slabs_; }
   AssemblyPool& assembly() { return assembly_; }
-  CallPool& calls() { return calls_; }
+  CallPool<GrpcCall>& grpc_calls() { return grpc_calls_; }
+  CallPool<RestCall>& rest_calls() { return rest_calls_; }
   SessionMemory& session_memory() { return session_memory_; }
   Application& application() { return *application_; }
   void turn_away(int fd, std::string_view reason) noexcept;  // a connection that there is no room for
   void add_dirty(Connection& connection) { dirty_.push_back(&connection); }
   void visit_again(Connection& connection);
+  void on_refusal() { refusing_ = true; }  // of a request, for lack of capacity
   void watch(Connection& connection);
   // Counted each time; logged once in kShortageInterval and account.
   void on_shortage(Shortage account, int fd) noexcept;
@@ -89,7 +97,7 @@ class Loop final : public CompletionSink {
   };
 
   void run();
-  void add(Socket socket, std::shared_ptr<Seat> seat, Speech speech);
+  void add(Socket socket, std::shared_ptr<Seat> seat, Protocol protocol);
   void reserve(size_t connections);
   const std::vector<Connection*>& list_connections() noexcept;
   void look_at_clock(int64_t expected_ns);
@@ -101,16 +109,20 @@ class Loop final : public CompletionSink {
   template <class Action>
   void guard(Action action) noexcept;
   void run_tasks() noexcept;
-  bool work() noexcept;
   // One port.
   struct Listener {
     int fd = -1;
     std::function<void(int fd)> on_accept;
+    std::function<bool()> make_room, may_accept;
   };
   void place(const Listener& listener, int fd) noexcept;
   void accept(const Listener& listener, int most);
+  void accept_with_spare(const Listener& listener) noexcept;
+  bool open_spare() noexcept;
+  void watch_listeners(bool on) noexcept;
   void stop_listening(Listener& listener);
   bool deliver();
+  int64_t rest();
   void compute();
   void write_dirty();
   void sweep();
@@ -125,7 +137,7 @@ class Loop final : public CompletionSink {
   std::function<void()> on_connection_closed_;
   int epoll_fd_, spare_fd_ = -1;
   Mailbox mailbox_;
-  std::array<Listener, 2> listeners_;  // by Speech
+  std::array<Listener, 2> listeners_;  // by Protocol
 
   // These outlive everything that charges them.
   Accounts accounts_;
@@ -133,7 +145,8 @@ class Loop final : public CompletionSink {
   std::unordered_map<PeerLedger*, std::unique_ptr<PeerAccounts>> peers_;
   SlabPool slabs_{accounts_.requests};
   AssemblyPool assembly_;
-  CallPool calls_{this};
+  CallPool<GrpcCall> grpc_calls_{this};
+  CallPool<RestCall> rest_calls_{this};
   SessionMemory session_memory_;
   std::unique_ptr<Application> application_;
   std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
@@ -143,9 +156,12 @@ class Loop final : public CompletionSink {
   const Clock& clock_;
   Turn turn_{clock_};
   int64_t now_ns_ = 0, lost_ns_ = 0, swept_ns_ = 0;
-  bool crowded_ = false;    // the last round did not come to all
-  bool computing_ = false;  // nor to all batches
+  bool crowded_ = false;   // the last round ended before it had visited all connections
+  bool refusing_ = false;  // the last round refused requests
+  int64_t rested_ns_ = 0;
+  bool computing_ = false;  // the last round ended before it had run all batches
   bool draining_ = false, stopping_ = false;
+  bool accepts_ = true;  // not while it is out of descriptors, or other loops are behind
 
   std::array<int64_t, kShortageCount> shortage_logged_ns_{};  // 0: never
   Stats stats_;

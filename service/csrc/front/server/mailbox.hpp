@@ -35,7 +35,7 @@ class Mailbox {
   // From any thread:
   void post(Delivery* delivery) noexcept;  // lock-free; without a wake-up
   void wake() noexcept;
-  void run_soon(std::function<void()> task);
+  void run_soon(std::function<void()> task);  // in a later round of the loop
 
   // From the loop's thread:
   void acknowledge() noexcept;       // the eventfd was readable

@@ -1,66 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "front/server/seats.hpp"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cstring>
 #include <exception>
 
 #include "engine/clock.hpp"
+#include "front/tls/transport.hpp"
 
 namespace fused_mlp::front {
 
 PeerAddress peer_address(int fd) {
-  PeerAddress result{};
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return result;
   constexpr size_t kPrefix = 8;
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
-    std::memcpy(result.data() + result.size() - sizeof v4, &v4, sizeof v4);
-  } else if (address.ss_family == AF_INET6) {
-    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-    // An IPv4 address on a socket for both is the same peer as on a socket for IPv4.
-    const bool mapped = IN6_IS_ADDR_V4MAPPED(&v6);
-    mapped ? std::memcpy(result.data() + 12, v6.s6_addr + 12, 4)
-           : std::memcpy(result.data(), v6.s6_addr, kPrefix);
-  }
-  return result;
+  // An IPv4 address on a socket for both is the same peer as on a socket for IPv4.
+  constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  PeerAddress address = ip_address_of(fd);
+  const bool ipv4 = std::equal(kMapped.begin(), kMapped.end(), address.begin());
+  if (!ipv4) std::fill(address.begin() + kPrefix, address.end(), uint8_t{0});
+  return address;
 }
 
 Seats::Seats(const Limits& limits)
     : most_(limits.max_connections),
-      most_per_peer_(limits.max_connections_per_peer != 0 ? limits.max_connections_per_peer
-                                                          : std::max(1u, limits.max_connections / 2)) {}
+      max_per_peer_(limits.max_connections_per_peer != 0 ? limits.max_connections_per_peer
+                                                         : std::max(1u, limits.max_connections / 2)) {}
 
 Seats::Admission Seats::admit(const PeerAddress& peer) {
   const std::lock_guard lock(mutex_);
   const auto own = counts_.find(peer);
-  const bool own_full = own != counts_.end() && own->second >= most_per_peer_;
+  const bool own_full = own != counts_.end() && own->second >= max_per_peer_;
   Admission result;
   if (own_full || total_ >= most_) {
-    // The idlest of the peer that has most; of a peer that has its share, one of its own.
-    uint32_t most = 0;
-    int64_t since_ns = 0;
-    for (const auto& seat : seats_) {
-      const int64_t idle_since_ns = seat->idle_since_ns.load(std::memory_order_relaxed);
-      if (seat->leaving || idle_since_ns == 0 || (own_full && seat->peer != peer)) continue;
-      const uint32_t count = counts_.find(seat->peer)->second;
-      if (count < most || (count == most && idle_since_ns >= since_ns)) continue;
-      most = count;
-      since_ns = idle_since_ns;
-      result.making_room = seat;
-    }
+    result.making_room = take_idlest(own_full ? &peer : nullptr);
     if (result.making_room == nullptr) {
       result.refusal = own_full ? "more than max_connections_per_peer connections, none of them idle"
                                 : "more than max_connections connections, none of them idle";
       return result;
     }
-    result.making_room->leaving = true;
-    count(result.making_room->peer, -1);
   }
   auto seat = std::make_shared<Seat>(peer, ledger(peer), steady_clock().now());
   const auto place = seats_.insert(seat).first;
@@ -72,6 +47,33 @@ Seats::Admission Seats::admit(const PeerAddress& peer) {
   }
   result.seat = std::move(seat);
   return result;
+}
+
+std::shared_ptr<Seat> Seats::free_one() {
+  const std::lock_guard lock(mutex_);
+  return take_idlest(nullptr);
+}
+
+// The idlest of the peer that has most; of a peer that has its share, one of its own.
+std::shared_ptr<Seat> Seats::take_idlest(const PeerAddress* peer) {
+  std::shared_ptr<Seat> idlest;
+  uint32_t most = 0;
+  int64_t since_ns = 0;
+  for (const auto& seat : seats_) {
+    const int64_t idle_since_ns = seat->idle_since_ns.load(std::memory_order_relaxed);
+    if (seat->leaving || idle_since_ns == 0 || (peer != nullptr && seat->peer != *peer)) continue;
+    const uint32_t held = counts_.find(seat->peer)->second;
+    if (held < most || (held == most && idle_since_ns >= since_ns)) continue;
+    most = held;
+    since_ns = idle_since_ns;
+    idlest = seat;
+  }
+  if (idlest != nullptr) {
+    idlest->leaving = true;
+    ++leaving_;
+    count(idlest->peer, -1);
+  }
+  return idlest;
 }
 
 std::shared_ptr<PeerLedger> Seats::ledger(const PeerAddress& peer) {
@@ -88,11 +90,12 @@ void Seats::keep(Seat& seat) {
   const std::lock_guard lock(mutex_);
   count(seat.peer, 1);
   seat.leaving = false;
+  --leaving_;
 }
 
 void Seats::remove(const std::shared_ptr<Seat>& seat) {
   const std::lock_guard lock(mutex_);
-  if (!seat->leaving) count(seat->peer, -1);
+  seat->leaving ? void(--leaving_) : count(seat->peer, -1);
   seats_.erase(seat);
 }
 

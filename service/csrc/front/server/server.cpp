@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "front/server/server.hpp"
 
-#include <netdb.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,45 +13,20 @@ namespace fused_mlp::front {
 namespace {
 
 constexpr int kBacklog = 1024;
-
-struct AddressDeleter {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-};
-
-int open_listener(const ServerOptions& options, int port_number, const std::string& purpose,
-                  const std::string& setting) {
-  const std::string port = std::to_string(port_number);
-  const std::string where = options.host + ":" + port;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(options.host.c_str(), port.c_str(), &hints, &found);
-  if (error != 0) throw std::runtime_error("cannot listen on " + where + ": " + ::gai_strerror(error));
-  const std::unique_ptr<addrinfo, AddressDeleter> address(found);
-  const int fd = ::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  const int on = 1;
-  if (fd >= 0) ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (fd < 0 || ::bind(fd, address->ai_addr, address->ai_addrlen) != 0 || ::listen(fd, kBacklog) != 0) {
-    const std::string reason = std::strerror(errno);
-    if (fd >= 0) ::close(fd);
-    throw std::runtime_error("cannot listen on " + where + " for " + purpose + ": " + reason + "; set " +
-                             setting);
-  }
-  return fd;
-}
-
-uint16_t bound_port(int fd) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
-  return ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
-}
+// Connections on their way out keep their descriptors until their loop runs. Beyond this, newcomers wait in
+// the backlog until the next sweep.
+constexpr int kMaxMakingRoom = 32;
+// A connection that makes room may wait a second for its peer's answer to GOAWAY; beyond this many it does
+// not.
+constexpr uint32_t kMaxLeaving = 32;
 
 }  // namespace
 
-Server::Server(const ServerOptions& options) : seats_(options.limits), budgets_(options.limits) {
+Server::Server(const ServerOptions& options)
+    : seats_(options.limits),
+      budgets_(options.limits),
+      listen_fd_(options.listener),
+      rest_fd_(options.rest_listener) {
   if (!options.tls.certificate.empty()) tls_ = std::make_unique<TlsContext>(options.tls);
   const unsigned loops = std::max(1u, options.loops);
   for (unsigned i = 0; i < loops; ++i) {
@@ -62,11 +35,6 @@ Server::Server(const ServerOptions& options) : seats_(options.limits), budgets_(
       drained_.notify_all();
     }));
   }
-  listen_fd_ = open_listener(options, options.port, options.purpose, options.setting);
-  port_ = bound_port(listen_fd_);
-  if (options.rest_port < 0) return;
-  rest_fd_ = open_listener(options, options.rest_port, "REST", "FUSED_MLP_REST_PORT");
-  rest_port_ = bound_port(rest_fd_);
 }
 
 Server::~Server() {
@@ -77,15 +45,26 @@ Server::~Server() {
 
 void Server::start(const MakeApplication& make_application) {
   for (auto& loop : loops_) loop->start(make_application(*loop));
+}
+
+void Server::listen() {
   Loop& first = *loops_.front();
-  first.listen(std::exchange(listen_fd_, -1), Speech::grpc, [this](int fd) { place(fd, Speech::grpc); });
-  if (rest_fd_ < 0) return;
-  first.listen(std::exchange(rest_fd_, -1), Speech::rest, [this](int fd) { place(fd, Speech::rest); });
+  const auto listen = [&](int& listener, Protocol protocol) {
+    if (::listen(listener, kBacklog) != 0) {
+      throw std::runtime_error(std::string("cannot listen: ") + std::strerror(errno));
+    }
+    first.listen(
+        std::exchange(listener, -1), protocol, [this, protocol](int fd) { place(fd, protocol); },
+        [this] { return make_room(seats_.free_one(), true); },
+        [this] { return making_room_ < kMaxMakingRoom; });
+  };
+  listen(listen_fd_, Protocol::grpc);
+  if (rest_fd_ >= 0) listen(rest_fd_, Protocol::rest);
 }
 
 // On the accepting loop's thread. To the loop with the fewest connections: a hash would often give one of two
 // loops six of eight.
-void Server::place(int fd, Speech speech) {
+void Server::place(int fd, Protocol protocol) {
   Seats::Admission admission = seats_.admit(peer_address(fd));
   if (admission.seat == nullptr) return loops_.front()->turn_away(fd, admission.refusal);
   // The seat is given back with whatever holds this: the connection, or the task that was to make it.
@@ -94,17 +73,23 @@ void Server::place(int fd, Speech speech) {
   const auto fewer = [](const auto& a, const auto& b) { return a->connections() < b->connections(); };
   seat->loop = std::min_element(loops_.begin(), loops_.end(), fewer)->get();
   // First: if it throws, the socket is still the caller's.
-  if (admission.making_room != nullptr) make_room(std::move(admission.making_room));
-  seat->loop->adopt(fd, std::move(held), speech);
+  make_room(std::move(admission.making_room), seats_.leaving() > kMaxLeaving);
+  seat->loop->adopt(fd, std::move(held), protocol);
 }
 
-void Server::make_room(std::shared_ptr<Seat> seat) {
+bool Server::make_room(std::shared_ptr<Seat> seat, bool at_once) {
+  if (seat == nullptr) return false;
   Loop& loop = *seat->loop;
-  loop.run_soon([this, seat = std::move(seat)] {
+  loop.run_soon([this, at_once, seat = std::move(seat)] {
+    --making_room_;
     Connection* connection = seat->connection;
     if (connection == nullptr) return;
-    connection->idle() ? connection->give_way() : seats_.keep(*seat);
+    if (!connection->idle()) return seats_.keep(*seat);
+    connection->give_way();
+    if (at_once) connection->close(End::crowded_out);  // its peer could take a second to answer GOAWAY
   });
+  ++making_room_;  // signed: the task may have run before
+  return true;
 }
 
 void Server::begin_drain() {

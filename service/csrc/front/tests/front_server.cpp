@@ -2,8 +2,10 @@
 // The native front as a program of its own, without Python: what the Python suite talks to when it runs under
 // a sanitizer. Takes each limit from a variable of its own, such as FUSED_MLP_MAX_PINGS_PER_S, and prints
 // the banner of the service; the calls that Python would answer are answered by a thread.
+#include <arpa/inet.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,7 +14,7 @@
 #include <thread>
 #include <unordered_set>
 
-#include "front/server/application.hpp"
+#include "front/methods/application.hpp"
 #include "front/server/server.hpp"
 #include "toy_model.hpp"
 
@@ -31,13 +33,34 @@ void read_setting(const char* name, T& value) {
   }
 }
 
+int bind_loopback(uint16_t port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) std::exit(1);
+  return fd;
+}
+
+int port_of(int fd) {
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.sin_port);
+}
+
 ServerOptions read_options() {
   ServerOptions options;
+  uint16_t port = 0;
+  int rest_port = -1;
   Limits& limits = options.limits;
   options.loops = 2;
   read_setting("FRONT_LOOPS", options.loops);
-  read_setting("GRPC_PORT", options.port);
-  read_setting("REST_PORT", options.rest_port);
+  read_setting("GRPC_PORT", port);
+  read_setting("REST_PORT", rest_port);
+  options.listener = bind_loopback(port);
+  if (rest_port >= 0) options.rest_listener = bind_loopback(static_cast<uint16_t>(rest_port));
   read_setting("TLS_CERTIFICATE", options.tls.certificate);
   read_setting("TLS_KEY", options.tls.key);
   read_setting("TLS_CLIENT_CA", options.tls.client_ca);
@@ -120,6 +143,7 @@ int main() {
   read_setting("MAX_REQUEST_ROWS", max_request_rows);
   test::ToyService toy(1, queue_rows, max_request_rows);
   const ServerOptions options = read_options();
+  const int port = port_of(options.listener), rest_port = port_of(options.rest_listener);
   HealthTable health;
   Bridge bridge(options.limits.max_control_bytes);
   Server server(options);
@@ -129,14 +153,15 @@ int main() {
       {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", true}};
   server.start([&](Loop& loop) {
     return make_service_application(loop, toy.engine, toy.router, bridge, health, rpcs,
-                                    RestOptions{options.rest_port >= 0, {}});
+                                    RestOptions{options.rest_listener >= 0, {}});
   });
+  server.listen();
   int stop_pipe[2];
   if (::pipe(stop_pipe) != 0) return 1;
   Answers answers(bridge, stop_pipe[0]);
   std::thread thread([&] { answers.run(); });
-  std::printf("a stand-in for the service\n  gRPC     127.0.0.1:%d (native front)\n", server.port());
-  if (server.rest_port() != 0) std::printf("  REST     http://127.0.0.1:%d/v2\n", server.rest_port());
+  std::printf("a stand-in for the service\n  gRPC     127.0.0.1:%d (native front)\n", port);
+  if (options.rest_listener >= 0) std::printf("  REST     http://127.0.0.1:%d/v2\n", rest_port);
   std::printf("  metrics  http://127.0.0.1:0/metrics\n  try      a test\n");
   std::fflush(stdout);
 

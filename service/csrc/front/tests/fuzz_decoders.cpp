@@ -5,9 +5,9 @@
 #include <cstdlib>
 
 #include "codec/codec.hpp"
+#include "front/call/message.hpp"
+#include "front/call/metadata.hpp"
 #include "front/grpc/framing.hpp"
-#include "front/grpc/message.hpp"
-#include "front/grpc/metadata.hpp"
 #include "toy_model.hpp"
 
 using namespace fused_mlp;
@@ -15,7 +15,7 @@ using namespace fused_mlp::front;
 
 namespace {
 
-constexpr size_t kMostBytes = 64u << 10;
+constexpr size_t kMaxBytes = 64u << 10;
 
 void decode_and_answer(const Codec& codec, const uint8_t* data, size_t size) {
   static const front::test::ToyService toy(0);
@@ -27,8 +27,11 @@ void decode_and_answer(const Codec& codec, const uint8_t* data, size_t size) {
   if (!route.ok()) return;
   const TensorCheck check = input.check(*route.entry);
   if (!check.ok()) return;
+  const bool named = route.entry->layout != nullptr;
+  if (named && !input.pack(*route.entry, check.rows).empty()) return;
   std::vector<float> x(size_t{check.rows} * route.entry->in_features);
-  to_float32(input.dtype, input.data.data(), x.size(), x.data());
+  input.gather(check.rows, x.data());
+  for (size_t i = 0; named && i < x.size(); i += route.entry->in_features) front::test::check_record(&x[i]);
   std::vector<float> y(size_t{check.rows} * route.entry->out_features);
   Outcome outcome;
   outcome.y = y.data();
@@ -39,7 +42,7 @@ void decode_and_answer(const Codec& codec, const uint8_t* data, size_t size) {
 }
 
 void read_messages(const uint8_t* data, size_t size, size_t step) {
-  Budget budget(8 * kMostBytes);
+  Budget budget(8 * kMaxBytes);
   Account account(budget, 1);
   {
     SlabPool slabs(account);
@@ -47,7 +50,7 @@ void read_messages(const uint8_t* data, size_t size, size_t step) {
     PeerAccount peer(account, share);
     AssemblyPool pool;
     MessageReader reader;
-    reader.start(kMostBytes, &pool, &peer, Encoding::gzip);
+    reader.start(kMaxBytes, &pool, &peer, Encoding::gzip);
     ReadError error = ReadError::none;
     while (size != 0 && error == ReadError::none) {
       uint8_t* place = slabs.place();

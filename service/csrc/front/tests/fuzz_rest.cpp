@@ -14,11 +14,11 @@ using namespace fused_mlp::front::test;
 namespace {
 
 // A body by itself: what can be read can be answered, and its numbers are as strtof reads them.
-void read_body(const uint8_t* data, size_t size, size_t head_bytes) {
+void read_body(const uint8_t* data, size_t size, size_t head_bytes, std::string_view model) {
   static const ToyService toy(0);
   static const auto table = toy.router.table();
   PredictInput input;
-  input.model = "heads";
+  input.model = model;
   input.head_bytes = head_bytes;
   if (!rest_codec().decode(data, size, input).empty()) return;
   const Route route =
@@ -26,8 +26,11 @@ void read_body(const uint8_t* data, size_t size, size_t head_bytes) {
   if (!route.ok()) return;
   const TensorCheck check = input.check(*route.entry);
   if (!check.ok()) return;
+  const bool named = route.entry->layout != nullptr;
+  if (named && !input.pack(*route.entry, check.rows).empty()) return;
   std::vector<float> x(size_t{check.rows} * route.entry->in_features);
-  to_float32(input.dtype, input.data.data(), x.size(), x.data());
+  input.gather(check.rows, x.data());
+  for (size_t i = 0; named && i < x.size(); i += route.entry->in_features) check_record(&x[i]);
   std::vector<float> y(size_t{check.rows} * route.entry->out_features, x[0]);
   Outcome outcome;
   outcome.y = y.data();
@@ -36,14 +39,16 @@ void read_body(const uint8_t* data, size_t size, size_t head_bytes) {
   rest_codec().encode(input, *route.entry, route.variant, outcome, {y.data()}, out);
   std::string answer(reinterpret_cast<const char*>(out.data()), out.size());
   const size_t first = answer.find("\"data\":[");
-  if (first == std::string::npos || input.dtype != DType::fp32 || !input.typed) return;
+  if (first == std::string::npos || named || input.dtype != DType::fp32 || !input.typed ||
+      input.ranking.wanted())
+    return;
   const float back = std::strtof(answer.c_str() + first + 8, nullptr);
   if (std::memcmp(&back, &x[0], sizeof back) != 0) std::abort();  // what went in has not come out
 }
 
 void read_connection(const uint8_t* data, size_t size, uint8_t choice) {
   static Rig* rig = new Rig;
-  const int fd = rig->connect(Speech::rest);
+  const int fd = rig->connect(Protocol::rest);
   if (fd < 0) return;
   play(*rig, fd, data, size, choice, 1u + choice / 8);
 }
@@ -56,6 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   --size;
   // The bytes of JSON: all, none, or so many.
   const size_t part = choice / 8u, head_bytes = part == 0 ? SIZE_MAX : part == 31 ? 0 : part * 8;
-  (choice & 4) != 0 ? read_body(data, size, head_bytes) : read_connection(data, size, choice);
+  const char* const model = (choice & 2) != 0 ? "ranker" : "heads";
+  (choice & 4) != 0 ? read_body(data, size, head_bytes, model) : read_connection(data, size, choice);
   return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fuzzers of the front run against: a whole loop with engine and hand-off, on one thread, under
-// small limits, and the memory invariant.
+// The rig that the fuzzers of the front run against: a whole loop with engine and hand-off, on one thread,
+// under small limits, and the memory invariant.
 #pragma once
 
 #include <sanitizer/allocator_interface.h>
@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "front/server/application.hpp"
+#include "front/methods/application.hpp"
 #include "front/server/loop.hpp"
 #include "toy_model.hpp"
 
@@ -35,9 +35,9 @@ inline Limits small_limits() {
   return limits;
 }
 
-// What a loop may hold beside the budgets above: slabs that messages lie in (64 of 256 KiB before messages
-// are copied), calls and buffers that are kept for the next ones, two sessions of nghttp2.
-inline constexpr size_t kMostBytes = 24u << 20;
+// The memory that a loop may hold beside the budgets above: slabs that messages lie in (64 of 256 KiB before
+// messages are copied), calls and buffers that are kept for the next ones, two sessions of nghttp2.
+inline constexpr size_t kMaxBytes = 24u << 20;
 
 // Time goes on by a step with each look at it: what happens follows from the input alone, whatever the
 // machine and the sanitizers make of a turn's millisecond.
@@ -51,7 +51,7 @@ class StepClock final : public ManualClock {
 };
 
 // A socket of Linux holds some 200 KB, that is 40 thousand messages; a turn takes at least 32 of them.
-inline constexpr int kMostRounds = 2000;
+inline constexpr int kMaxRounds = 2000;
 
 struct Rig {
   const std::shared_ptr<StepClock> clock = std::make_shared<StepClock>();
@@ -69,10 +69,10 @@ struct Rig {
     base_bytes = __sanitizer_get_current_allocated_bytes();
   }
   // One end of a new connection; -1: none to be had.
-  int connect(Speech speech = Speech::grpc) {
+  int connect(Protocol protocol = Protocol::grpc) {
     int fds[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) != 0) return -1;
-    loop.adopt(fds[0], nullptr, speech);
+    loop.adopt(fds[0], nullptr, protocol);
     turn();
     return fds[1];
   }
@@ -80,13 +80,13 @@ struct Rig {
     loop.round(0);
     if (python) play_python();
     const size_t bytes = __sanitizer_get_current_allocated_bytes();
-    if (bytes > base_bytes + kMostBytes) fail("more memory than the budgets allow", bytes - base_bytes);
+    if (bytes > base_bytes + kMaxBytes) fail("more memory than the budgets allow", bytes - base_bytes);
   }
   // After the last connection was closed: nothing of it is left. Its last bytes are dealt with first, in
   // turns that are bounded by time; in each it makes progress.
   void check_empty() {
     const auto busy = [&] { return loop.connections() != 0 || !loop.application().idle(); };
-    for (int i = 0; i < 3 || (i < kMostRounds && busy()); ++i) turn();
+    for (int i = 0; i < 3 || (i < kMaxRounds && busy()); ++i) turn();
     if (loop.connections() != 0) fail("connections are left", loop.connections());
     if (!loop.application().idle()) fail("requests are left", 1);
     const Accounts& accounts = loop.accounts();

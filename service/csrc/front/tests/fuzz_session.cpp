@@ -59,7 +59,7 @@ std::string predict() {
          number(tensor.size() % 128 | 128, 1) + number(tensor.size() / 128, 1) + tensor;
 }
 
-// What a DATA frame can carry: many empty messages, good ones, bombs up to and over the limit, unfinished
+// Payloads of DATA frames: many empty messages, good ones, bombs up to and over the limit, unfinished
 // ones.
 const std::array<std::string, 8>& bodies() {
   static const std::array<std::string, 8> made = [] {

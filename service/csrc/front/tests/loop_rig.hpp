@@ -3,6 +3,7 @@
 // socket pair.
 #pragma once
 
+#include <doctest/doctest.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,9 +14,8 @@
 #include <string>
 
 #include "engine/clock.hpp"
-#include "front/grpc/call.hpp"
+#include "front/call/call.hpp"
 #include "front/server/loop.hpp"
-#include "testing/check.hpp"
 
 namespace fused_mlp::front::test {
 

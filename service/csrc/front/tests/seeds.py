@@ -43,6 +43,17 @@ def infer(**fields: Any) -> bytes:
     return bytes(oip.ModelInferRequest(**{**default, **fields}).SerializeToString())
 
 
+def ranker() -> dict[str, tuple[str, list[int], bytes, list[Any]]]:
+    """The inputs of the toy: datatype, shape, bytes, values."""
+    floats = bytes(4 * 21)
+    return {
+        "x": ("FP32", [1, 21], floats, [0.0] * 21),
+        "word": ("BYTES", [1], b"\x02\0\0\0fr", ["fr"]),
+        "bag": ("INT16", [1, 3], b"\x01\0\xff\xff\x63\0", [1, -1, 99]),
+        "time": ("INT64", [1], (1 << 40).to_bytes(8, "little"), [1 << 40]),
+    }
+
+
 def call(path: str, body: bytes, *extra: tuple[str, str], stream: int = 1) -> bytes:
     fields = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
     fields += [("content-type", "application/grpc"), ("te", "trailers"), *extra]
@@ -76,12 +87,53 @@ def messages() -> list[bytes]:
     typed = oip.ModelInferRequest.InferInputTensor(
         name="input", datatype="FP64", shape=[64], contents=contents
     )
+    numbers = {"FP32": fm.FP32, "BYTES": fm.BYTES, "INT64": fm.INT64, "INT16": fm.INT32}
+    fields = {"FP32": "values", "BYTES": "strings", "INT64": "integers", "INT16": "integers"}
+    repeated = {"FP32": "fp32_contents", "BYTES": "bytes_contents", "INT64": "int64_contents"}
+    named, typed_by_hand, raw, contained, many, many_raw, many_data = [], [], [], [], [], [], []
+    for name, (datatype, shape, data, given) in ranker().items():
+        elements = b"\x01\0\0\0" * 3 if datatype == "INT16" else data
+        tensor = fm.Tensor(shape=shape, dtype=numbers[datatype], data=elements)
+        named.append(fm.NamedTensor(name=name, tensor=tensor))
+        times = 1 if name in ("x", "word") else 3  # rows beside those that are shared
+        rows = fm.Tensor(shape=[times, *shape[1:]], dtype=numbers[datatype], data=elements * times)
+        many.append(fm.NamedTensor(name=name, tensor=rows))
+        many_raw.append(
+            oip.ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=rows.shape)
+        )
+        many_data.append(data * times)
+        by_hand = fm.Tensor(shape=shape)
+        getattr(by_hand, fields[datatype]).extend(given)
+        typed_by_hand.append(fm.NamedTensor(name=name, tensor=by_hand))
+        wire = oip.ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape)
+        raw.append(wire)
+        words = [each.encode() if isinstance(each, str) else each for each in given]
+        typed_wire = oip.ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape)
+        getattr(typed_wire.contents, repeated.get(datatype, "int_contents")).extend(words)
+        contained.append(typed_wire)
     heads = [oip.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in ("v", "pi")]
     return [
         b"\x00" + predict(),
         b"\x00" + predict(input=values, version=1),
         b"\x00" + predict(model="heads", input=fm.Tensor(shape=[1, 1, 8, 8], data=ROW), output="*"),
         b"\x00" + predict(model="heads", output="v"),
+        b"\x00" + predict(model="ranker", input=None, inputs=named),
+        b"\x00" + predict(model="ranker", input=None, inputs=typed_by_hand),
+        b"\x01"
+        + infer(model_name="ranker", inputs=raw, raw_input_contents=[e[2] for e in ranker().values()]),
+        b"\x00" + predict(model="ranker", input=None, inputs=many, shared=["x", "word"], top_k=1, ids="time"),
+        b"\x01"
+        + infer(
+            model_name="ranker",
+            inputs=many_raw,
+            raw_input_contents=many_data,
+            parameters={
+                "shared": oip.InferParameter(bool_param=True),
+                "top_k": oip.InferParameter(int64_param=2),
+                "min_score": oip.InferParameter(string_param="-1e9"),
+            },
+        ),
+        b"\x01" + infer(model_name="ranker", inputs=contained, raw_input_contents=[]),
         b"\x01" + infer(),
         b"\x01" + infer(model_name="heads", outputs=heads),
         b"\x01" + infer(inputs=[typed], raw_input_contents=[], model_version="1"),
@@ -121,6 +173,11 @@ def rest() -> list[bytes]:
         }
     ).encode()
     head += b" " * (-len(head) % 8)
+    ids = [
+        {"name": name, "datatype": datatype, "shape": shape, "data": given}
+        for name, (datatype, shape, _, given) in ranker().items()
+    ]
+    named = json.dumps({"inputs": ids, "parameters": {"shared": ["x"], "top_k": 1, "min_score": 0}}).encode()
     sizes, packed = (len(head) + 256, len(head), head), gzip.compress(body)
     post = b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: a\r\n"
     sessions = [
@@ -147,6 +204,7 @@ def rest() -> list[bytes]:
         *(bytes([choice]) + session for session in sessions for choice in (0, 0x3A, 0x82)),
         *(bytes([choice]) + http2 for choice in (1, 0x83)),
         b"\x04" + body,
+        b"\x06" + named,
         b"\x04" + json.dumps(json.loads(body) | {"parameters": None}, sort_keys=True).encode(),
         b"\xfc" + ROW,
         bytes([len(head) // 8 * 8 | 4]) + head + ROW if len(head) < 248 else b"\x04" + head,

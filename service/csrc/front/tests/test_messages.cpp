@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages cut out of a byte stream, wherever it happened to be split.
+#include <doctest/doctest.h>
+
 #include <string>
 #include <vector>
 
+#include "front/call/message.hpp"
 #include "front/grpc/framing.hpp"
-#include "front/grpc/message.hpp"
 #include "front/tests/gzipped.hpp"
-#include "testing/check.hpp"
 
 using namespace fused_mlp;
 using namespace fused_mlp::front;
@@ -55,7 +56,7 @@ std::string framed(std::string_view body, char flag = 0) {
 
 }  // namespace
 
-TEST(messages_come_out_whole_wherever_they_were_split) {
+TEST_CASE("messages come out whole wherever they were split") {
   const std::vector<std::string> sent = {"", "x", std::string(300, 'a'), std::string(7, 'b')};
   std::string stream;
   for (const auto& body : sent) stream += framed(body);
@@ -71,14 +72,14 @@ TEST(messages_come_out_whole_wherever_they_were_split) {
   }
 }
 
-TEST(messages_come_out_whole_byte_by_byte) {
+TEST_CASE("messages come out whole byte by byte") {
   Rig rig;
   for (const char byte : framed("hello") + framed("") + framed("world")) rig.read({&byte, 1});
   CHECK(rig.messages == (std::vector<std::string>{"hello", "", "world"}));
   CHECK_EQ(rig.account.used(), 0u);
 }
 
-TEST(a_message_at_the_limit_passes_and_one_byte_more_does_not) {
+TEST_CASE("a message at the limit passes and one byte more does not") {
   Rig at;
   at.read(framed(std::string(kLimit, 'x')));
   CHECK_EQ(at.messages.size(), 1u);
@@ -87,7 +88,7 @@ TEST(a_message_at_the_limit_passes_and_one_byte_more_does_not) {
   CHECK(above.error == ReadError::too_large);
 }
 
-TEST(memory_is_taken_as_bytes_come_not_as_the_prefix_promises) {
+TEST_CASE("memory is taken as bytes come not as the prefix promises") {
   Rig rig(Encoding::identity, 1u << 30);
   rig.read(std::string("\0\x3f\xff\xff\xff", 5) + "a few bytes");
   CHECK_EQ(rig.account.used(), 1u << 10);
@@ -98,7 +99,7 @@ TEST(memory_is_taken_as_bytes_come_not_as_the_prefix_promises) {
   CHECK_EQ(rig.account.used(), 0u);
 }
 
-TEST(an_abandoned_message_gives_its_memory_back) {
+TEST_CASE("an abandoned message gives its memory back") {
   Rig rig;
   rig.read(framed(std::string(900, 'x')).substr(0, 500));
   CHECK(rig.account.used() > 0);
@@ -107,21 +108,21 @@ TEST(an_abandoned_message_gives_its_memory_back) {
   CHECK_EQ(rig.account.used(), 0u);
 }
 
-TEST(gzip_is_unpacked) {
+TEST_CASE("gzip is unpacked") {
   Rig rig(Encoding::gzip);
   rig.read(framed(gzipped(std::string(500, 'z')), 1) + framed("plain"));
   CHECK(rig.messages == (std::vector<std::string>{std::string(500, 'z'), "plain"}));
   CHECK_EQ(rig.account.used(), 0u);
 }
 
-TEST(a_bomb_is_stopped_at_the_limit) {
+TEST_CASE("a bomb is stopped at the limit") {
   Rig rig(Encoding::gzip);
   rig.read(framed(gzipped(std::string(100'000, '\0')), 1));
   CHECK(rig.error == ReadError::too_large);
   CHECK_EQ(rig.account.used(), 0u);
 }
 
-TEST(broken_gzip_is_refused) {
+TEST_CASE("broken gzip is refused") {
   const std::string good = gzipped("some text to pack");
   for (const std::string& bad :
        {std::string("not gzip"), good.substr(0, good.size() - 4), good + "tail", std::string()}) {
@@ -131,19 +132,19 @@ TEST(broken_gzip_is_refused) {
   }
 }
 
-TEST(a_compressed_flag_without_an_encoding_is_refused) {
+TEST_CASE("a compressed flag without an encoding is refused") {
   Rig rig;
   rig.read(framed("x", 1));
   CHECK(rig.error == ReadError::not_compressed);
 }
 
-TEST(a_flag_that_is_neither_is_refused) {
+TEST_CASE("a flag that is neither is refused") {
   Rig rig(Encoding::gzip);
   rig.read(framed("x", 2));
   CHECK(rig.error == ReadError::bad_prefix);
 }
 
-TEST(what_held_messages_cost_is_bounded) {
+TEST_CASE("what held messages cost is bounded") {
   Budget budget{1u << 30};
   Account account{budget, 1};
   SlabPool slabs{account};
@@ -168,14 +169,14 @@ TEST(what_held_messages_cost_is_bounded) {
   CHECK_EQ(rig.account.used(), 0u);
 }
 
-TEST(held_messages_are_not_written_over) {
+TEST_CASE("held messages are not written over") {
   Budget budget{1u << 30};
   Account account{budget, 1};
   SlabPool slabs{account};
   std::vector<Message> held;
   for (int i = 0; i < 200; ++i) {  // more than one slab holds
     uint8_t* place = slabs.place();
-    CHECK(slabs.room() >= SlabPool::kLeastRead);
+    CHECK(slabs.room() >= SlabPool::kMinRead);
     std::fill_n(place, 5000, static_cast<uint8_t>(i));
     slabs.commit(5000);
     held.emplace_back(place, 5000, slabs.hold());

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one address may hold of a budget, over several loops.
+// The share of a budget that one address may hold, over several loops.
+#include <doctest/doctest.h>
+
+#include <map>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "front/memory/peer_account.hpp"
 #include "front/server/seats.hpp"
-#include "testing/check.hpp"
 
 using namespace fused_mlp;
 using namespace fused_mlp::front;
@@ -26,7 +29,7 @@ bool about(size_t bytes, size_t expected) { return bytes <= expected && bytes >=
 
 }  // namespace
 
-TEST(a_lone_address_gets_half_over_all_loops) {
+TEST_CASE("a lone address gets half over all loops") {
   Budget budget(kLimit);
   Account first(budget, 2), second(budget, 2);
   PeerShare share;
@@ -46,7 +49,7 @@ TEST(a_lone_address_gets_half_over_all_loops) {
   CHECK_EQ(share.used(), 0u);
 }
 
-TEST(each_further_address_finds_as_much_as_the_greedy_ones_have) {
+TEST_CASE("each further address finds as much as the greedy ones have") {
   Budget budget(kLimit);
   Account account(budget, 1);
   std::vector<std::unique_ptr<PeerShare>> shares;
@@ -63,7 +66,7 @@ TEST(each_further_address_finds_as_much_as_the_greedy_ones_have) {
   CHECK_EQ(account.used(), 0u);
 }
 
-TEST(what_exists_already_is_charged_to_its_address) {
+TEST_CASE("what exists already is charged to its address") {
   Budget budget(kLimit);
   Account account(budget, 1);
   PeerShare share;
@@ -80,7 +83,7 @@ TEST(what_exists_already_is_charged_to_its_address) {
   CHECK_EQ(share.used(), 0u);
 }
 
-TEST(connections_of_an_address_have_one_ledger) {
+TEST_CASE("connections of an address have one ledger") {
   Limits limits;
   limits.max_connections = 4;
   Seats seats(limits);
@@ -98,7 +101,28 @@ TEST(connections_of_an_address_have_one_ledger) {
   CHECK(seats.admit(a).seat->ledger == ledger);
 }
 
-TEST(calls_of_python_are_charged_from_any_thread) {
+TEST_CASE("an address has few queues however many connections") {
+  Limits limits;
+  limits.max_connections = 1024;
+  Seats seats(limits);
+  const PeerAddress a{1}, b{2};
+  std::vector<std::shared_ptr<Seat>> held;
+  std::map<uint64_t, int> connections;  // by flow
+  for (int i = 0; i < 512; ++i) {
+    held.push_back(seats.admit(a).seat);
+    ++connections[held.back()->ledger->flow(held.back()->queue)];
+    if (i < 4) CHECK_EQ(connections.size(), held.size());  // one each, while there are few
+  }
+  CHECK_EQ(connections.size(), 4u);
+  for (const auto& [flow, count] : connections) CHECK_EQ(count, 128);
+  const auto other = seats.admit(b).seat;
+  CHECK(!connections.contains(other->ledger->flow(other->queue)));
+  const uint32_t left = held[5]->queue;
+  seats.remove(std::exchange(held[5], nullptr));
+  CHECK_EQ(seats.admit(a).seat->queue, left);  // the emptiest
+}
+
+TEST_CASE("calls of python are charged from any thread") {
   Budget budget(kLimit);
   const auto ledger = std::make_shared<PeerLedger>();
   std::vector<std::thread> threads;
@@ -118,4 +142,16 @@ TEST(calls_of_python_are_charged_from_any_thread) {
   CHECK_EQ(budget.used(), 0u);
   ControlCharge of_no_peer;
   CHECK(of_no_peer.resize(budget, kLimit));
+}
+
+TEST_CASE("an address with many connections has few queues which they share evenly") {
+  PeerLedger one, other;
+  std::map<uint32_t, int> connections;
+  for (int i = 0; i < 512; ++i) ++connections[one.join_queue()];
+  CHECK_EQ(connections.size(), size_t{4});
+  for (const auto& [queue, count] : connections) CHECK_EQ(count, 128);
+  one.leave_queue(2);
+  CHECK_EQ(one.join_queue(), 2u);
+  CHECK(one.flow(0) != one.flow(1));
+  CHECK(one.flow(3) != other.flow(other.join_queue()));
 }

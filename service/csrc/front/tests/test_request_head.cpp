@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which header blocks become calls, and how the others are rejected.
-#include "front/grpc/code.hpp"
-#include "front/grpc/method.hpp"
-#include "front/grpc/request_head.hpp"
-#include "testing/check.hpp"
+#include <doctest/doctest.h>
+
+#include "front/call/code.hpp"
+#include "front/call/method.hpp"
+#include "front/grpc/grpc_head.hpp"
 
 using namespace fused_mlp::front;
 
@@ -49,7 +50,7 @@ struct Read {
   }
   Limits limits;
   OneMethodApplication application;
-  RequestHead head;
+  GrpcRequestHead head;
   std::optional<Rejection> rejection;
 };
 
@@ -62,14 +63,14 @@ void check_rejected(const Fields& fields, int http_status, int code) {
 
 }  // namespace
 
-TEST(a_good_head_is_a_call) {
+TEST_CASE("a good head is a call") {
   const Read read(kGood);
   CHECK(!read.rejection.has_value());
   CHECK_EQ(read.head.timeout_ns(), -1);
   CHECK(read.head.encoding() == Encoding::identity);
 }
 
-TEST(content_types_of_grpc_are_taken_and_others_are_not) {
+TEST_CASE("content types of grpc are taken and others are not") {
   for (const char* type : {"application/grpc", "application/grpc+proto", "application/grpc;x=1"}) {
     CHECK(!Read(with(kGood, "content-type", type)).rejection.has_value());
   }
@@ -78,7 +79,7 @@ TEST(content_types_of_grpc_are_taken_and_others_are_not) {
   }
 }
 
-TEST(heads_that_are_no_call_are_told_why) {
+TEST_CASE("heads that are no call are told why") {
   check_rejected(with(kGood, ":method", "GET"), 405, kInternal);
   check_rejected(with(kGood, "te", "gzip"), 200, kInternal);
   check_rejected(with(kGood, ":path", "/a.B/D"), 200, kUnimplemented);
@@ -87,12 +88,12 @@ TEST(heads_that_are_no_call_are_told_why) {
   check_rejected(with(kGood, "trace-bin", "*"), 200, kInvalidArgument);
 }
 
-TEST(headers_beyond_the_limit_are_refused) {
+TEST_CASE("headers beyond the limit are refused") {
   check_rejected(with(kGood, "x-large", std::string(Limits().max_header_bytes, 'x')), 200,
                  kResourceExhausted);
 }
 
-TEST(metadata_is_kept_without_what_belongs_to_grpc) {
+TEST_CASE("metadata is kept without what belongs to grpc") {
   Fields fields = with(kGood, "grpc-timeout", "5S");
   fields = with(fields, "x-text", "value");
   fields = with(fields, "x-bin", "AAE=,Ag");
@@ -103,7 +104,7 @@ TEST(metadata_is_kept_without_what_belongs_to_grpc) {
   CHECK(read.head.metadata() == expected);
 }
 
-TEST(a_head_names_an_arm_and_the_key_of_a_split) {
+TEST_CASE("a head names an arm and the key of a split") {
   const Read read(with(with(kGood, "x-ab-key", "user-1"), "x-fused-mlp-variant", "unfused"));
   CHECK(read.head.ab_key() == fused_mlp::hash_key("user-1"));
   CHECK(read.head.arm().name().variant == fused_mlp::Variant::unfused);
@@ -121,16 +122,16 @@ TEST(a_head_names_an_arm_and_the_key_of_a_split) {
   CHECK_EQ(other.head.arm().problem(), "x-fused-mlp-variant: expected fused or unfused, got 'fast'");
 }
 
-TEST(a_recycled_head_remembers_nothing) {
+TEST_CASE("a recycled head remembers nothing") {
   Read read(with(with(kGood, "grpc-encoding", "gzip"), "x-ab-key", "y"));
   read.head.field("x-fused-mlp-variant", "fast", read.limits, read.application);
   read.head.reset();
-  CHECK(!read.head.ab_key() && read.head.arm().problem().empty());
+  CHECK((!read.head.ab_key() && read.head.arm().problem().empty()));
   CHECK(read.head.metadata().empty());
   CHECK(read.head.check(read.limits).has_value());
 }
 
-TEST(several_traceparents_count_as_none) {
+TEST_CASE("several traceparents count as none") {
   const std::string header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
   Fields fields = with(kGood, "traceparent", header);
   CHECK(Read(fields).head.trace().present());

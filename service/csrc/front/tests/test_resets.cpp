@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls with a deadline that are reset: those of a client whose deadlines have passed never end its
 // connection, those that are reset at once do.
+#include <doctest/doctest.h>
+
 #include <string>
 
-#include "front/http2/send_time.hpp"
+#include "front/http2/timers.hpp"
 #include "front/tests/loop_rig.hpp"
-#include "testing/check.hpp"
 
 using namespace fused_mlp;
 using namespace fused_mlp::front;
@@ -17,8 +18,8 @@ constexpr Nanos kMillisecond = 1'000'000;
 const std::string kPingOfOurs(reinterpret_cast<const char*>(SendTime::kPing), sizeof SendTime::kPing);
 
 // A client of calls with `timeout` (as in grpc-timeout) that are not answered.
-struct Caller {
-  Caller(Rig& rig, std::string timeout) : peer(rig), timeout(std::move(timeout)) {}
+struct ResettingCaller {
+  ResettingCaller(Rig& rig, std::string timeout) : peer(rig), timeout(std::move(timeout)) {}
 
   std::string call() {
     last += 2;
@@ -47,10 +48,10 @@ struct Caller {
 
 }  // namespace
 
-TEST(calls_with_a_deadline_that_are_reset_at_once_end_the_connection) {
+TEST_CASE("calls with a deadline that are reset at once end the connection") {
   ManualClock clock;
   Rig rig({}, clock);
-  Caller caller(rig, "10S");
+  ResettingCaller caller(rig, "10S");
   for (int i = 0; i < 60 && !caller.peer.was_told(End::resets); ++i) {
     std::string bytes;
     for (int k = 0; k < 20; ++k) {
@@ -64,12 +65,12 @@ TEST(calls_with_a_deadline_that_are_reset_at_once_end_the_connection) {
   CHECK(caller.peer.was_told(End::resets));
 }
 
-TEST(a_peer_that_does_not_answer_pings_gains_nothing) {
+TEST_CASE("a peer that does not answer pings gains nothing") {
   ManualClock clock;
   Limits limits;
   limits.max_resets_per_s = 100;
   Rig rig(limits, clock);
-  Caller caller(rig, "10S");
+  ResettingCaller caller(rig, "10S");
   int steps = 0;
   for (; steps < 1000 && !caller.peer.was_told(End::resets); ++steps) {
     std::string bytes;
@@ -84,12 +85,12 @@ TEST(a_peer_that_does_not_answer_pings_gains_nothing) {
   CHECK(steps * 0.04 >= limits.keepalive_timeout_s);  // and not before
 }
 
-TEST(missed_deadlines_never_end_a_connection) {
+TEST_CASE("missed deadlines never end a connection") {
   ManualClock clock;
   Limits limits;
   limits.max_resets_per_s = 100;
   Rig rig(limits, clock);
-  Caller caller(rig, "50m");
+  ResettingCaller caller(rig, "50m");
   for (int second = 0; second < 20; ++second) {
     std::string calls, resets;
     for (int k = 0; k < 900; ++k) {

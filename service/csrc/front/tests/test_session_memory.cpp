@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks that nghttp2 frees and asks for again.
+#include <doctest/doctest.h>
+
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include "front/memory/session_memory.hpp"
-#include "testing/check.hpp"
 
 using namespace fused_mlp::front;
 
 namespace {
 
-constexpr size_t kMostKept = 4096;
+constexpr size_t kMaxKept = 4096;
 
 }  // namespace
 
-TEST(a_freed_block_serves_the_next_request_of_its_size) {
-  SessionMemory memory(kMostKept);
+TEST_CASE("a freed block serves the next request of its size") {
+  SessionMemory memory(kMaxKept);
   void* first = memory.allocate(100);
   memory.release(first);
   CHECK(memory.kept_bytes() >= 100);
@@ -29,19 +30,19 @@ TEST(a_freed_block_serves_the_next_request_of_its_size) {
   memory.release(nullptr);
 }
 
-TEST(no_more_than_the_limit_is_kept_and_no_large_block) {
-  SessionMemory memory(kMostKept);
+TEST_CASE("no more than the limit is kept and no large block") {
+  SessionMemory memory(kMaxKept);
   std::vector<void*> blocks;
   for (size_t i = 0; i < 1000; ++i) blocks.push_back(memory.allocate(i % 900));
   for (void* block : blocks) memory.release(block);
-  CHECK(memory.kept_bytes() > kMostKept / 2);
-  CHECK(memory.kept_bytes() <= kMostKept);
+  CHECK(memory.kept_bytes() > kMaxKept / 2);
+  CHECK(memory.kept_bytes() <= kMaxKept);
   const size_t before = memory.kept_bytes();
   memory.release(memory.allocate(64u << 10));
   CHECK_EQ(memory.kept_bytes(), before);
 }
 
-TEST(every_size_is_aligned_and_has_room_for_what_was_asked) {
+TEST_CASE("every size is aligned and has room for what was asked") {
   SessionMemory memory(1u << 20);
   for (int round = 0; round < 2; ++round) {  // the second from what was freed
     std::vector<void*> blocks;
@@ -54,8 +55,8 @@ TEST(every_size_is_aligned_and_has_room_for_what_was_asked) {
   }
 }
 
-TEST(zeroed_and_resized_blocks_hold_what_they_must) {
-  SessionMemory memory(kMostKept);
+TEST_CASE("zeroed and resized blocks hold what they must") {
+  SessionMemory memory(kMaxKept);
   void* dirty = memory.allocate(64);
   std::memset(dirty, 0xff, 64);
   memory.release(dirty);

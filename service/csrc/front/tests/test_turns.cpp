@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a peer can keep a loop from the others, whatever it sends: rounds are driven by hand, and the CPU
 // time of each is measured.
+#include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <new>
@@ -10,7 +11,6 @@
 #include "front/server/seats.hpp"
 #include "front/tests/gzipped.hpp"
 #include "front/tests/loop_rig.hpp"
-#include "testing/check.hpp"
 
 using namespace fused_mlp;
 using namespace fused_mlp::front;
@@ -39,33 +39,33 @@ void check_others_are_served(Rig& rig, TestPeer& good) {
 
 }  // namespace
 
-TEST(references_to_a_large_header_field_end_the_connection_and_cost_little) {
+TEST_CASE("references to a large header field end the connection and cost little") {
   Rig rig;
   TestPeer good(rig), bad(rig);
-  const std::string references(60'000, '\xbe');
+  const std::string references(12'000, '\xbe');
   bad.send(
       frame(1, 0, 1, request_fields("/u") + literal("x-large", std::string(4000, 'v'), true) + references));
   check_others_are_served(rig, good);
-  for (int i = 0; i < 8; ++i) bad.send(frame(9, 0, 1, references));
+  for (int i = 0; i < 7; ++i) bad.send(frame(9, 0, 1, references));
   for (int i = 0; i < 20; ++i) rig.turn();
   check_others_are_served(rig, good);
   CHECK(bad.was_told(End::headers));
 }
 
-TEST(references_in_trailers_and_to_invalid_fields_are_counted_too) {
+TEST_CASE("references in trailers and to invalid fields are counted too") {
   for (const char* value : {"v", "\x01"}) {
     Rig rig;
     TestPeer good(rig), bad(rig);
     const std::string large = literal("x-large", std::string(4000, value[0]), true);
     bad.send(frame(1, kEndHeaders, 1, request_fields("/s") + large));
-    bad.send(frame(1, kEndHeaders | kEndStream, 1, std::string(50'000, '\xbe')));
+    bad.send(frame(1, kEndHeaders | kEndStream, 1, std::string(16'000, '\xbe')));
     for (int i = 0; i < 20; ++i) rig.turn();
     check_others_are_served(rig, good);
     CHECK_EQ(rig.loop.stats().sent_resets.load(), 1u);
   }
 }
 
-TEST(many_requests_with_headers_that_cost_much_share_the_loop) {
+TEST_CASE("many requests with headers that cost much share the loop") {
   Rig rig;
   TestPeer good(rig), bad(rig);
   bad.send(frame(1, kEndHeaders, 1, request_fields("/s") + literal("x-large", std::string(3500, 'v'), true)));
@@ -77,17 +77,17 @@ TEST(many_requests_with_headers_that_cost_much_share_the_loop) {
   check_others_are_served(rig, good);
 }
 
-TEST(gzip_that_unpacks_to_much_shares_the_loop) {
+TEST_CASE("gzip that unpacks to much shares the loop") {
   Limits limits;
   limits.max_message_bytes = 64u << 20;
   Rig rig(limits);
   TestPeer good(rig), bad(rig);
   const std::string bomb = framed(gzipped(std::string(60u << 20, '\0')), true);
   bad.send(frame(1, kEndHeaders, 1, request_fields("/s", "gzip")));
-  for (size_t at = 0; at < bomb.size(); at += 60'000) {
-    const std::string part = bomb.substr(at, 60'000);
+  for (size_t at = 0; at < bomb.size(); at += 16'000) {
+    const std::string part = bomb.substr(at, 16'000);
     // Two messages in one frame: the second waits in the rest of it.
-    bad.send(frame(0, 0, 1, at + 60'000 < bomb.size() ? part : part + framed("second")));
+    bad.send(frame(0, 0, 1, at + 16'000 < bomb.size() ? part : part + framed("second")));
   }
   check_others_are_served(rig, good);
   CHECK_EQ(rig.application->stream.messages, 0u);
@@ -96,12 +96,12 @@ TEST(gzip_that_unpacks_to_much_shares_the_loop) {
   CHECK(rig.longest_ns < kLongestRound_ns);
 }
 
-TEST(padding_after_a_message_that_takes_several_turns_is_skipped) {
+TEST_CASE("padding after a message that takes several turns is skipped") {
   Limits limits;
   limits.max_message_bytes = 64u << 20;
   Rig rig(limits);
   TestPeer bad(rig);
-  const std::string bomb = framed(gzipped(std::string(20u << 20, '\0')), true);
+  const std::string bomb = framed(gzipped(std::string(12u << 20, '\0')), true);
   constexpr int kPadded = 8;
   const std::string padding(200, '\0');
   bad.send(frame(1, kEndHeaders, 1, request_fields("/s", "gzip")));
@@ -112,19 +112,19 @@ TEST(padding_after_a_message_that_takes_several_turns_is_skipped) {
   CHECK_EQ(rig.loop.stats().connections.load(), 1u);
 }
 
-TEST(a_stream_of_empty_messages_shares_the_loop) {
+TEST_CASE("a stream of empty messages shares the loop") {
   Rig rig;
   TestPeer good(rig), bad(rig);
   std::string messages;
-  for (int i = 0; i < 12'000; ++i) messages += framed("");
+  for (int i = 0; i < 3'000; ++i) messages += framed("");
   bad.send(frame(1, kEndHeaders, 1, request_fields("/s")));
-  for (int i = 0; i < 10; ++i) bad.send(frame(0, 0, 1, messages));
+  for (int i = 0; i < 40; ++i) bad.send(frame(0, 0, 1, messages));
   check_others_are_served(rig, good);
   for (int i = 0; i < 2000 && rig.application->stream.messages < 120'000; ++i) rig.turn();
   CHECK_EQ(rig.application->stream.messages, 120'000u);
 }
 
-TEST(an_exception_ends_its_connection_and_nothing_else) {
+TEST_CASE("an exception ends its connection and nothing else") {
   Rig rig;
   TestPeer good(rig), bad(rig);
   bad.send(frame(1, kEndHeaders, 1, request_fields("/u")) + frame(0, kEndStream, 1, framed("throw")));
@@ -136,7 +136,7 @@ TEST(an_exception_ends_its_connection_and_nothing_else) {
   CHECK_EQ(rig.loop.stats().failures.load(), 2u);
 }
 
-TEST(a_header_block_that_does_not_end_times_out) {
+TEST_CASE("a header block that does not end times out") {
   Limits limits;
   limits.receive_timeout_s = 0.01;
   Rig rig(limits);
@@ -153,7 +153,7 @@ TEST(a_header_block_that_does_not_end_times_out) {
   check_others_are_served(rig, good);
 }
 
-TEST(a_stall_of_the_loop_does_not_count_against_a_peer) {
+TEST_CASE("a stall of the loop does not count against a peer") {
   Limits limits;
   limits.receive_timeout_s = 0.3;
   Rig rig(limits);
@@ -168,7 +168,7 @@ TEST(a_stall_of_the_loop_does_not_count_against_a_peer) {
   CHECK(slow.received.find("half") != std::string::npos);
 }
 
-TEST(senders_take_turns_and_keep_their_order) {
+TEST_CASE("senders take turns and keep their order") {
   FairQueue<std::string> queue;
   for (int i = 0; i < 1000; ++i) queue.push(0, 1, "a" + std::to_string(i));
   queue.push(0, 2, "b0");
@@ -181,7 +181,7 @@ TEST(senders_take_turns_and_keep_their_order) {
   CHECK(queue.take(1) == std::vector<std::string>{"again"});
 }
 
-TEST(addresses_take_turns_however_many_senders_each_has) {
+TEST_CASE("addresses take turns however many senders each has") {
   FairQueue<std::string> queue;
   for (uint64_t sender = 0; sender < 100; ++sender) queue.push(1, sender, "crowd" + std::to_string(sender));
   queue.push(2, 0, "other0");
@@ -193,7 +193,7 @@ TEST(addresses_take_turns_however_many_senders_each_has) {
   CHECK(queue.empty());
 }
 
-TEST(a_burst_of_new_seats_replaces_idle_ones_not_itself) {
+TEST_CASE("a burst of new seats replaces idle ones not itself") {
   Limits limits;
   limits.max_connections = 8;
   limits.max_connections_per_peer = 4;
@@ -205,7 +205,7 @@ TEST(a_burst_of_new_seats_replaces_idle_ones_not_itself) {
   for (int i = 0; i < 4; ++i) CHECK(seats.admit(crowd).making_room == idle[i]);
 }
 
-TEST(the_idlest_seat_of_the_peer_with_most_makes_room) {
+TEST_CASE("the idlest seat of the peer with most makes room") {
   Limits limits;
   limits.max_connections = 4;
   limits.max_connections_per_peer = 3;

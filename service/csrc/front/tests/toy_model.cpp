@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "toy_model.hpp"
 
+#include <bit>
+#include <cstdlib>
 #include <utility>
+
+#include "codec/input_layout.hpp"
 
 namespace fused_mlp::front::test {
 namespace {
 
 constexpr size_t kInputs = 64, kOutputs = 10;
 constexpr float kPoison = 666;
+constexpr size_t kBag = 40;
 
 class ToyKernel final : public Kernel {
  public:
@@ -32,6 +37,19 @@ class ToyKernel final : public Kernel {
  private:
   const bool left_to_workers_;
 };
+
+// As many words as a row of the others has.
+std::shared_ptr<const InputLayout> ranker_layout() {
+  using Op = InputRule::Op;
+  auto words = std::make_shared<const Vocabulary>(std::vector<std::string>{"de", "fr"}, 2);
+  std::vector<NamedInput> inputs;
+  inputs.push_back({"bag", InputKind::whole, {kBag}, true, nullptr, {{100}}});
+  inputs.push_back({"word", InputKind::strings, {}, false, words, {{3}}});
+  inputs.push_back(
+      {"time", InputKind::whole, {}, false, nullptr, {{7, {{Op::modulo, {7}}}}, {0, {{Op::add, {-5}}}}}});
+  inputs.push_back({"x", InputKind::floats, {kInputs - kBag - 3}, false, nullptr, {{}}});
+  return std::make_shared<const InputLayout>(std::move(inputs));
+}
 
 EngineOptions options(unsigned workers, std::shared_ptr<Clock> clock) {
   EngineOptions result;
@@ -64,7 +82,18 @@ ToyService::ToyService(unsigned workers, uint32_t queue_rows, uint32_t max_reque
   heads.model = "heads";
   heads.heads = {{"pi", 0, kOutputs - 1, false}, {"v", kOutputs - 1, 1, true}};
   heads.input_shape = {1, 8, 8};
-  router.publish({entry, heads});
+  RouteEntry ranker = entry;
+  ranker.model = "ranker";
+  ranker.layout = ranker_layout();
+  router.publish({entry, heads, ranker});
+}
+
+void check_record(const float* record) {
+  const auto id = [&](size_t word) { return std::bit_cast<int32_t>(record[word]); };
+  for (size_t i = 0; i < kBag; ++i) {
+    if (id(i) < kAbsent || id(i) >= 100) std::abort();
+  }
+  if (id(kBag) < 0 || id(kBag) >= 3 || id(kBag + 1) < 0 || id(kBag + 1) >= 7) std::abort();
 }
 
 }  // namespace fused_mlp::front::test

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "engine/engine.hpp"
-#include "engine/router.hpp"
+#include "engine/route/router.hpp"
 
 namespace fused_mlp::front::test {
 
@@ -18,5 +18,9 @@ struct ToyService {
   Engine engine;
   Router router;
 };
+
+// "ranker" takes named inputs in as many words: a bag of ids, a word, a time that is read twice, floats.
+// Aborts if an id of a record is outside its table.
+void check_record(const float* record);
 
 }  // namespace fused_mlp::front::test

@@ -2,18 +2,20 @@
 #include "front/tls/transport.hpp"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace fused_mlp::front {
 namespace {
 
-// Of the oldest error in OpenSSL's queue.
+// The class of the oldest error in OpenSSL's queue.
 TlsFailure failure_of(unsigned long error) {
   if (error == 0) return TlsFailure::closed;
   switch (ERR_GET_REASON(error)) {
@@ -52,6 +54,20 @@ std::string peer_name(int fd) {
   std::string name(host);
   if (address.ss_family == AF_INET6) name = '[' + name + ']';
   return name.append(":").append(port);
+}
+
+std::array<uint8_t, 16> ip_address_of(int fd) {
+  std::array<uint8_t, 16> result{};
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return result;
+  if (address.ss_family == AF_INET6) {
+    std::memcpy(result.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, result.size());
+  } else if (address.ss_family == AF_INET) {
+    result[10] = result[11] = 0xff;
+    std::memcpy(result.data() + 12, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, 4);
+  }
+  return result;
 }
 
 Transport::Transport(Socket socket, const TlsContext* tls, bool http1)

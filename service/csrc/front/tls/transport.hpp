@@ -2,6 +2,7 @@
 // Bytes in and out of one socket, plain or through TLS. Never blocks. Loop thread only.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -24,6 +25,8 @@ struct IoResult {
 
 // The address and port of the other side of a socket, for the log.
 std::string peer_name(int fd);
+// Its address alone, IPv4 as ::ffff:1.2.3.4; zeros if it has gone.
+std::array<uint8_t, 16> ip_address_of(int fd);
 
 class Transport {
  public:
@@ -46,7 +49,7 @@ class Transport {
   IoResult write(const uint8_t* data, size_t size);
   // TLS has read bytes ahead: the socket will not report them.
   bool has_pending() const;
-  // Of the peer's verified certificate; empty without one.
+  // Names in the peer's verified certificate; empty without one.
   std::vector<std::string> certificate_names() const;
   // Nothing more will be written. The peer reads what was sent, and then the end.
   void finish_writing();

@@ -12,8 +12,9 @@ import pytest
 from fused_mlp.service import _engine
 from fused_mlp.service.observe.otel.environment import Tracing
 from fused_mlp.service.observe.otel.exporter import Exporter
+from fused_mlp.service.observe.otel.protocols import Protocols
 from fused_mlp.service.observe.otel.spans import SpanMaker
-from fused_mlp.service.settings.settings import load_settings
+from fused_mlp.service.settings.environment import load_settings
 from tests.support.otlp_receiver import OtlpReceiver
 
 
@@ -24,8 +25,8 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
         yield receiver
 
 
-def finish_request() -> None:
-    span = _engine.sample_request(_engine.TraceContext(), "a.B/C", time.monotonic_ns())
+def finish_request(rpc: str = "a.B/C") -> None:
+    span = _engine.sample_request(_engine.TraceContext(), rpc, time.monotonic_ns())
     assert span is not None
     span.finish(0, "", "", time.monotonic_ns())
 
@@ -33,6 +34,28 @@ def finish_request() -> None:
 def test_an_exporter_that_never_started_stops_at_once() -> None:
     """As when a server is told to end while it loads."""
     Exporter(Tracing("http://localhost:1", "http/protobuf"), "1").stop()
+
+
+def test_requests_that_are_exported_together_are_told_each_by_itself(
+    receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    describe = Protocols.describe
+
+    def describe_all_but_one(protocols: Protocols, request: _engine.RequestSpan) -> Any:
+        if request.rpc == "broken":
+            raise ValueError("no text")
+        return describe(protocols, request)
+
+    monkeypatch.setattr(Protocols, "describe", describe_all_but_one)
+    exporter = Exporter(Tracing(receiver.http_endpoint, "http/protobuf", delay_s=0.5), "1")
+    exporter.start(load_settings(), grpc_port=1, rest_port=0)
+    try:
+        for rpc in ("a.B/C", "broken", "a.B/D"):
+            finish_request(rpc)
+    finally:
+        exporter.stop()
+    assert {span.name for span in receiver.wait_for(len)} == {"a.B/C", "a.B/D"}
+    assert "a request's spans could not be made" in caplog.text
 
 
 def test_a_request_that_cannot_be_told_costs_only_its_own_spans(

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions on disk: how they are written, found, checked and read."""
