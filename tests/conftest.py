@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures.thread
+import datetime
 import faulthandler
 import functools
 import os
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import hypothesis  # noqa: F401 - its plugin imports it at the end, which warns after the gc.freeze() of a service
+import hypothesis
 import numpy as np
 import pytest
 
@@ -22,15 +23,34 @@ from tests.support.certificates import Certificates
 from tests.support.server import Server
 
 TESTS = Path(__file__).parent
+pytest_plugins = ["tests.support.verdict"]
 # Their tests start processes: servers, clusters of them, clients of other languages. So do modules that import Server.
 PROCESSES = (
     "attack", "cluster", "conformance", "deploy", "docs", "e2e", "examples", "kserve", "packaging", "ray",
     "service/local",
 )  # fmt: skip
+# What needs software of others or minutes: their clients and models, Prometheus, collectors, stores, the schemas of
+# Kubernetes, the blocks of the docs, benchmarks, an emulated GPU.
+NIGHTLY = (
+    "attack", "bench", "cluster", "conformance", "deploy/", "docs/test_pages.py", "e2e/test_alerts.py",
+    "e2e/test_dashboard.py", "e2e/test_otel_collector.py", "e2e/test_stores.py", "examples", "kernels/cuda",
+    "kernels/profile/test_compile.py", "kernels/ptx", "kserve", "models/zoo", "packaging", "ray",
+    "service/stores/test_clouds.py",
+)  # fmt: skip
 MAX_QUARANTINED = 5
+MAX_QUARANTINE = datetime.timedelta(days=30)
+
+# The gate draws the same examples in each run, the night others each time.
+hypothesis.settings.register_profile("gate", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("night", deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cost", metavar="FILE", help="write the CPU time of each test file to FILE")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     quarantined = set()
     for item in items:
         place = item.path.relative_to(TESTS).as_posix()
@@ -38,13 +58,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("process")
         if place.startswith("attack/"):
             item.add_marker("timing")
+        if place.startswith(NIGHTLY) and item.get_closest_marker("gate") is None:
+            item.add_marker("nightly")
         if not (item.get_closest_marker("process") or item.get_closest_marker("timing")):
             item.add_marker("unit")
-        if (mark := item.get_closest_marker("quarantined")) is not None:
-            reason, date = mark.args
-            quarantined.add(item.nodeid.partition("[")[0])
-            if "quarantined" not in config.option.markexpr:
-                item.add_marker(pytest.mark.skip(reason=f"quarantined since {date}: {reason}"))
+        if (mark := item.get_closest_marker("quarantine")) is not None:
+            reason, since = mark.kwargs["reason"], datetime.date.fromisoformat(mark.kwargs["since"])
+            name = item.nodeid.partition("[")[0]
+            quarantined.add(name)
+            if datetime.date.today() - since > MAX_QUARANTINE:
+                raise pytest.UsageError(
+                    f"{name} is quarantined since {since}, longer than {MAX_QUARANTINE.days} days"
+                )
+            item.add_marker(pytest.mark.xfail(reason=f"quarantined since {since}: {reason}", strict=False))
     if len(quarantined) > MAX_QUARANTINED:
         raise pytest.UsageError(f"{len(quarantined)} tests are quarantined, at most {MAX_QUARANTINED} may be")
     # Long modules first, so that the workers of pytest-xdist end at the same time.

@@ -67,7 +67,7 @@ def test_models_that_outgrow_the_caches_give_the_bits_of_single_rows() -> None:
         assert_same_bits(run(kernel, x[row : row + 1]), expected[row : row + 1])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs(), rows=st.integers(2, 30), isa=st.sampled_from(ISAS), threads=st.integers(1, 2))
 def test_any_model_is_batch_invariant(spec: MlpSpec, rows: int, isa: str, threads: int) -> None:
     mlp = random_mlp(spec)

@@ -27,7 +27,7 @@ ISAS = _cpu.usable_isas()
 # Deterministic: the claim "at most twice eager's error" compares two random quantities, and a suite that
 # fails once a month teaches people to rerun it.
 properties = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
