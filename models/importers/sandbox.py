@@ -70,6 +70,11 @@ _DENIED_FLAGS = (os.O_TRUNC, os.O_ACCMODE, os.O_ACCMODE | os.O_TRUNC)
 # Of this process alone: the first argument must be 0. prlimit64, sched_setparam, sched_setscheduler, sched_setaffinity,
 # sched_setattr.
 _OWN = ((302, 261), (142, 118), (144, 119), (203, 122), (314, 274))
+# The second argument of fcntl and ioctl is a command. Refused for fcntl: commands that send signals to other processes
+# (F_SETOWN, F_SETSIG, F_SETOWN_EX, F_NOTIFY) or block them (F_SETLEASE). The commands of ioctl are endless, and some
+# change a file that is open for reading. Allowed are TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, TCGETS2.
+_FCNTL, _REFUSED_FCNTL = (72, 25), (8, 10, 15, 1024, 1026)
+_IOCTL, _ALLOWED_IOCTL = (16, 29), (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A)
 _CAPGET, _CAPSET = (125, 90), (126, 91)
 _CAPABILITIES_V3 = struct.pack("=Ii", 0x20080522, 0)
 _READ_ANY_FILE = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
@@ -142,6 +147,8 @@ def _restrict_calls(libc: ctypes.CDLL) -> list[str]:
         *(step for number in denied if number is not None for step in _if(_EQUAL, number, then=deny)),
         *(step for numbers, flags in _OPENS for step in _check_flags(numbers[column], flags, deny)),
         *(step for numbers in _OWN for step in _check_own(numbers[column], deny)),
+        *_check_command(_FCNTL[column], _REFUSED_FCNTL, deny, otherwise=_step(_RETURN, _ALLOW)),
+        *_check_command(_IOCTL[column], _ALLOWED_IOCTL, _step(_RETURN, _ALLOW), otherwise=deny),
         # Their flags are in memory, where a filter cannot see them. Libraries fall back to clone and openat.
         *_if(_EQUAL, _CLONE3, then=_step(_RETURN, _ERRNO | errno.ENOSYS)),
         *_if(_EQUAL, _OPENAT2, then=_step(_RETURN, _ERRNO | errno.ENOSYS)),
@@ -158,6 +165,16 @@ def _restrict_calls(libc: ctypes.CDLL) -> list[str]:
 
 def _check_own(number: int, deny: bytes) -> list[bytes]:
     steps = [_step(_LOAD, _FIRST_ARGUMENT), *_if(_EQUAL, 0, otherwise=deny), _step(_RETURN, _ALLOW)]
+    return [_step(_EQUAL, number, 0, len(steps)), *steps]
+
+
+def _check_command(number: int, commands: Iterable[int], found: bytes, *, otherwise: bytes) -> list[bytes]:
+    """`found`: what ends a call with one of these commands."""
+    steps = [
+        _step(_LOAD, _FIRST_ARGUMENT + _ARGUMENT_BYTES),  # its lower half: the kernel drops the other
+        *(step for command in commands for step in _if(_EQUAL, command, then=found)),
+        otherwise,
+    ]
     return [_step(_EQUAL, number, 0, len(steps)), *steps]
 
 

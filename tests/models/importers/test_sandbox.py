@@ -114,6 +114,21 @@ def test_files_of_others_cannot_be_truncated_on_any_kernel(confined, tmp_path, c
     assert confined("(writable / 'file').write_text('x')", known) == "done"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "fcntl.ioctl(file, 0x40086602, bytes(8))",  # FS_IOC_SETFLAGS: chattr
+        "fcntl.ioctl(file, 0x401C5820, bytes(28))",  # FS_IOC_FSSETXATTR
+        "fcntl.ioctl(file, 0x40806685, bytes(128))",  # FS_IOC_ENABLE_VERITY: read-only for good
+        "fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)",  # writers block
+    ],
+)
+def test_attributes_of_files_cannot_be_changed_by_readers(confined, code):
+    assert (
+        confined(f"import fcntl; file = os.open(readable / 'file', os.O_RDONLY); {code}") == "PermissionError"
+    )
+
+
 def test_files_of_others_cannot_be_linked(confined):
     assert confined("os.link(other / 'file', writable / 'x')") == "OSError"  # "invalid cross-device link"
 
@@ -146,6 +161,10 @@ def test_there_is_no_network(confined, code):
         "os.sched_setaffinity(os.getppid(), {0})",
         "os.sched_setscheduler(os.getppid(), os.SCHED_IDLE, os.sched_param(0))",
         "os.sched_setparam(os.getppid(), os.sched_param(0))",
+        # The kernel signals the owner of a pipe. Landlock restricts that since Linux 6.12.
+        "import fcntl; fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, os.getppid())",
+        "import fcntl; fcntl.fcntl(os.pipe()[0], 15, b'\\1\\0\\0\\0' + os.getppid().to_bytes(4, 'little'))",
+        "import fcntl; fcntl.fcntl(os.pipe()[0], fcntl.F_SETSIG, signal.SIGKILL)",
         *(
             f"import ctypes; libc = ctypes.CDLL(None, use_errno=True); r = libc.{call}\n"
             "if r == -1: raise OSError(ctypes.get_errno(), '')"
