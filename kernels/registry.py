@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal
 
+from fused_mlp.extras import install_command
 from fused_mlp.kernels.backends import cpu
 from fused_mlp.kernels.base import Device, Kernel
 from fused_mlp.kernels.cuda.driver_library import has_driver
@@ -44,7 +45,7 @@ class Backend:
 def _torch_missing(_: Mlp) -> str | None:
     if importlib.util.find_spec("torch") is not None:
         return None
-    return "torch is not installed: pip install 'fused-mlp[torch]'"
+    return f"torch is not installed: {install_command('torch')}"
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:

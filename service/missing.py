@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 
+from fused_mlp.extras import install_command
+
 # By top-level module: the extra that installs it; empty for what every install brings.
 _EXTRAS = {
     "grpc": "",
@@ -34,7 +36,7 @@ def installer(module: str) -> str | None:
     if module not in _EXTRAS:
         return None
     extra = _EXTRAS[module]
-    return f"pip install 'fused-mlp[{extra}]'" if extra else "pip install fused-mlp"
+    return install_command(extra) if extra else "pip install fused-mlp"
 
 
 def explain_import(error: ImportError, program: str) -> str | None:

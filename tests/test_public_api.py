@@ -70,7 +70,7 @@ def test_only_what_is_needed_is_imported(code, expected):
 
 
 LOAD = "from fused_mlp.models.demo import REPOSITORY; mlp = fused_mlp.load(REPOSITORY / 'digits' / '1'); "
-TORCH = "pip install 'fused-mlp[torch]'"
+TORCH = "make install"
 SERVE = "pip install 'fused-mlp[serve]'"
 
 

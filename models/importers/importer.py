@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from fused_mlp.extras import install_command
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.acceptance import check_outputs
 from fused_mlp.models.importers.checkpoints.safetensors import INDEX_SUFFIX
@@ -255,7 +256,7 @@ def _read_torch(
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ModelLoadError(f"{source}: reading it needs torch: pip install 'fused-mlp[torch]'") from None
+        raise ModelLoadError(f"{source}: reading it needs torch: {install_command('torch')}") from None
     path = Path(source)
     if kind == "pt2":
         return files.read_exported(path, dtype=dtype)

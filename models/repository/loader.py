@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fused_mlp.extras import install_command
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.repository.version_directory import JSON_NAME, load_version
 from fused_mlp.models.weights.mlp import Mlp
@@ -49,7 +50,7 @@ def load(path: str | os.PathLike[str]) -> Mlp:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise ModelLoadError(f"{path}: reading it needs torch: pip install 'fused-mlp[torch]'") from None
+            raise ModelLoadError(f"{path}: reading it needs torch: {install_command('torch')}") from None
         return read_exported(path)
     if path.suffix in CHECKPOINTS:
         raise ModelLoadError(

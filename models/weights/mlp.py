@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fused_mlp.extras import install_command
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.program.inputs import Input, InputError
 from fused_mlp.models.program.spec import Dtype, MlpSpec, Step
@@ -195,7 +196,7 @@ class Mlp:
         try:
             from fused_mlp.models.importers.torch.writing import make_module  # noqa: PLC0415 - brings torch
         except ModuleNotFoundError as error:
-            raise ImportError("Mlp.to_torch needs torch: pip install 'fused-mlp[torch]'") from error
+            raise ImportError(f"Mlp.to_torch needs torch: {install_command('torch')}") from error
         return make_module(self)
 
     def __repr__(self) -> str:

@@ -72,6 +72,14 @@ def test_a_command_whose_extra_is_missing_names_it(client_venv: Venv) -> None:
     assert "fused-mlp[serve]" in refused.stderr
 
 
+def test_unfused_without_torch_names_the_extra(server_venv: Venv) -> None:
+    refused = server_venv.run("fused-mlp", "serve", "--variant", "unfused")
+    assert refused.returncode == 1
+    errors = [line for line in refused.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert errors[0].endswith("pip install 'fused-mlp[torch]'")
+
+
 def test_an_install_is_lean(server_venv: Venv, client_venv: Venv, installed_server: Server) -> None:
     sizes = {"server": server_venv.megabytes(), "client": client_venv.megabytes()}
     for name, (whole, added) in sizes.items():

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fused_mlp import kernels
+from fused_mlp.extras import install_command
 from fused_mlp.kernels import Kernel, KernelError, KernelRefuted, KernelUnavailable
 from fused_mlp.kernels.registry import compile_like
 from fused_mlp.models import Mlp, ModelLoadError
@@ -225,5 +226,5 @@ def check_torch(policy: Policy) -> None:
 def _require_torch() -> None:
     if find_spec("torch") is None:
         raise KernelUnavailable(
-            "the unfused variant needs torch, which is not installed: pip install 'fused-mlp[torch]'"
+            f"the unfused variant needs torch, which is not installed: {install_command('torch')}"
         )

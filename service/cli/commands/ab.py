@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fused_mlp.extras import install_command
 from fused_mlp.service.cli.connection import Connector, connected_later
 from fused_mlp.service.cli.failure import ExitCode, fail
 from fused_mlp.service.cli.options import model_names, option, seconds_of_option
@@ -237,7 +238,7 @@ def _find(client: Client, name: str) -> tuple[str, Chosen]:
     }
     if not found:
         what = f"model {name!r} is not" if name else "no model is"
-        hint = "start that server with --allow-override 1, and with torch installed"
+        hint = f"start that server with --allow-override 1, and with torch: {install_command('torch')}"
         fail(f"{what} served in both variants at {client.target}; {hint}")
     if len(found) > 1:
         fail(f"there are several models, name one of {', '.join(found)}")

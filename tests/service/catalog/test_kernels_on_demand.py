@@ -23,7 +23,7 @@ from tests.support.puppet import PuppetService
 from tests.support.server import free_port
 
 X = np.ones((1, 64), np.float32)
-INSTALL = r"the unfused variant needs torch, which is not installed: pip install 'fused-mlp\[torch\]'"
+INSTALL = r"the unfused variant needs torch, which is not installed: make install"
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fused_mlp.service.missing import explain_import
+from fused_mlp import extras
+from fused_mlp.service.missing import explain_import, installer
 from tests.support.server import Server, environment, free_port
 
 # What a server, its kernels and its models need. typer itself imports pydantic, so commands cannot do without it.
@@ -111,17 +112,19 @@ def test_help_needs_nothing_heavy():
     [
         ("prometheus_client", ["serve"], "fused-mlp serve needs the server: pip install 'fused-mlp[serve]'"),
         ("safetensors", ["serve"], "fused-mlp serve needs the server: pip install 'fused-mlp[serve]'"),
-        (
-            "torch",
-            ["profile", "--dims", "4,3"],
-            "fused-mlp profile needs PyTorch: pip install 'fused-mlp[torch]'",
-        ),
+        ("torch", ["profile", "--dims", "4,3"], "fused-mlp profile needs PyTorch: make install"),
         ("ray", ["ray", "status"], "fused-mlp ray needs Ray: pip install 'fused-mlp[ray]'"),
     ],
 )
 def test_a_missing_extra_is_one_line(missing, arguments, says):
     run = run_without((missing,), *arguments)
     assert (run.returncode, run.stdout, run.stderr) == (1, "", f"error: {says}\n")
+
+
+def test_torch_is_added_by_make_in_a_checkout_and_by_pip_elsewhere(monkeypatch):
+    assert installer("torch") == "make install"
+    monkeypatch.setattr(extras, "IN_CHECKOUT", False)
+    assert installer("torch") == "pip install 'fused-mlp[torch]'"
 
 
 def test_onnx_without_its_extra_is_one_line(tmp_path):
