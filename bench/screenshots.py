@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pictures of the docs: the live page of a server with traffic, and the report of a profile, light and dark.
-`python -m bench.screenshots`; needs chromium and chromium-driver, and two minutes of an idle machine."""
+`python -m bench.screenshots`; needs `scripts/system-packages browser`, and two minutes of an idle machine."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def problem() -> str:
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None:
-        return "ip is not installed; scripts/system-packages test installs it (iproute2)"
+        return "ip is not installed; make install-nightly adds it (iproute2)"
     try:
         with Network() as network:
             network.attach()

@@ -73,7 +73,7 @@ def _find(name: str) -> str:
     # Debian has them in sbin, which is not on every user's path.
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if found is None:
-        pytest.skip(f"{name} is not installed; scripts/system-packages test installs it")
+        pytest.skip(f"{name} is not installed; make install-nightly adds it")
     return found
 
 

@@ -40,7 +40,7 @@ def problems(manifests: list[dict[str, Any]]) -> str:
     """What the compiler and the validators have to say, or nothing."""
     if not manifests:
         return ""
-    assert shutil.which("node"), "Node.js is missing: make test installs it"
+    assert shutil.which("node"), "Node.js is missing: make install-nightly adds it"
     folder = install_node("custom-resources", PACKAGES)
     program = folder / "check.mts"
     program.write_text("\n".join(_statements(manifests)))

@@ -98,7 +98,7 @@ def _java() -> Client:
     jars = [JAVA_LIBRARIES / f"{name}.jar" for name in JARS.split()]
     missing = [jar.name for jar in jars if not jar.exists()]
     if missing:
-        pytest.skip(f"{', '.join(missing)}: not installed; scripts/system-packages test installs them")
+        pytest.skip(f"{', '.join(missing)}: not installed; make install-nightly adds them")
     classes = ":".join([str(folder / "classes"), *map(str, jars)])
 
     def build() -> None:
@@ -175,7 +175,7 @@ CLIENTS: dict[str, Callable[[], Client]] = {
 def _require(*tools: str) -> None:
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
-        pytest.skip(f"{', '.join(missing)}: not installed; scripts/system-packages test installs them")
+        pytest.skip(f"{', '.join(missing)}: not installed; make install-nightly adds them")
 
 
 def _build(folder: Path, sources: Iterable[Path], build: Callable[[], None]) -> None:
