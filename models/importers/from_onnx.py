@@ -83,7 +83,7 @@ def _converted(graph: Graph, dtype: Dtype | None, file: str, apart: bool) -> Mlp
         with builder.at(Place(f"output {ours!r}", ours)):
             builder.output(ours, value)
     mlp = builder.finish(dtype)
-    check(graph, builder.exact(), list(heads), apart)
+    check(graph, builder.exact(), list(heads), apart, reader.row_values)
     if left_out:
         names = " and ".join(map(repr, left_out))
         mlp = mlp.annotated(

@@ -16,11 +16,16 @@ from fused_mlp.models.program.inputs import FLOATS, Add, Clip, Field, Input, Mod
 from fused_mlp.models.program.spec import MlpSpec
 from fused_mlp.models.program.steps import Bag
 
-# Rows of each scale: the middle, where functions bend, and the tails, where they have their limits.
-SCALES = (0.01, 1.0, 4.0, 30.0, 1e4, 1e8)
+# Rows of each scale: the middle, where functions bend, and the tails, where they have their limits. A wide program gets
+# the first few of them alone.
+SCALES = (30.0, 1.0, 4.0, 0.01, 1e4, 1e8)
+_TAILS = (3.0, 1e4, 1e8)
 ROWS = 5  # of each
+_GROUPS = len(SCALES) + 2 * len(_TAILS) + 1
+_MAX_VALUES = 1 << 24  # of all rows: running a program keeps all its values
 _CANDIDATES = 64
 _MAX_PLACES = 12  # where NaN and infinities are tried
+_SPECIAL = (np.nan, np.inf, -np.inf)
 _NOW = 1_760_000_000  # a time in seconds
 _FAR = (1 << 40, -(1 << 40))
 
@@ -43,13 +48,17 @@ class Probes:
         return moved
 
 
-def draw(spec: MlpSpec) -> Probes:
+def draw(spec: MlpSpec, values: int = 0) -> Probes:
+    """`values`: of a row, in the source, if it has more than the program."""
+    values = max(values, sum(spec.widths_by_name.values()))
+    groups = min(_GROUPS, max(2, _MAX_VALUES // (ROWS * values)))
     if spec.inputs is None:
-        rows = random_floats(spec.in_features)
+        rows = _random_floats(spec.in_features, groups)
         return _packed(spec, (rows,))
     generator = np.random.default_rng(1)
-    padding = [step.padding for step in spec.steps if isinstance(step, Bag) and step.padding is not None]
-    return _packed(spec, [_values(each, generator, padding) for each in spec.inputs])
+    bags = [step for step in spec.steps if isinstance(step, Bag) and step.padding is not None]
+    padding = list(dict.fromkeys(step.padding for step in bags if step.padding is not None))
+    return _packed(spec, [_values(each, generator, padding, groups) for each in spec.inputs])
 
 
 def _packed(spec: MlpSpec, given: Sequence[NDArray[Any]]) -> Probes:
@@ -82,9 +91,10 @@ def with_special_floats(spec: MlpSpec, probes: Probes) -> Probes:
     inputs = spec.inputs or (Input(name="input", shape=(spec.in_features,)),)
     places = [(at, place) for at, each in enumerate(inputs) for place in _plain_floats(each)]
     generator = np.random.default_rng(2)
-    if len(places) > _MAX_PLACES:
-        places = [places[at] for at in np.linspace(0, len(places) - 1, _MAX_PLACES).astype(int)]
-    changes = [([place], value) for place in places for value in (np.nan, np.inf, -np.inf)]
+    most = min(_MAX_PLACES, max(1, (len(probes.record) - ROWS) // len(_SPECIAL)))
+    if len(places) > most:
+        places = [places[at] for at in np.linspace(0, len(places) - 1, most).astype(int)]
+    changes = [([place], value) for place in places for value in _SPECIAL]
     changes += [([each for each in places if generator.random() < 0.5], np.nan) for _ in range(ROWS)]
     given = [values[ROWS + np.arange(len(changes)) % ROWS] for values in probes.given]  # of the scale 1
     for row, (changed, value) in enumerate(changes):
@@ -126,21 +136,22 @@ def beyond(spec: MlpSpec, probes: Probes) -> Iterator[tuple[Input, int, tuple[ND
                 break
 
 
-def random_floats(width: int) -> NDArray[np.float64]:
-    """(rows, width)."""
+def _random_floats(width: int, groups: int) -> NDArray[np.float64]:
+    """(rows, width): `groups` of rows, those of scale 1 second."""
     generator = np.random.default_rng(0)
-    rows = [generator.normal(0, scale, (ROWS, width)) for scale in SCALES]
+    rows = [generator.normal(0, scale, (ROWS, width)) for scale in SCALES[:groups]]
     # All of one sign: half of a random row's products cancel out, these drive whole layers into one tail.
-    for scale in (3, 1e4, 1e8):
+    for scale in _TAILS if groups > len(SCALES) else ():
         rows += [np.abs(rows[1]) * scale, -np.abs(rows[1]) * scale]
-    rows.append(generator.uniform(0.01, 1, (ROWS, width)))
+    if groups == _GROUPS:
+        rows.append(generator.uniform(0.01, 1, (ROWS, width)))
     # Rounded, so that a source that computes in float32 is given the same numbers.
-    return np.concatenate(rows).astype(np.float32).astype(np.float64)
+    return np.concatenate(rows[:groups]).astype(np.float32).astype(np.float64)
 
 
-def _values(each: Input, generator: np.random.Generator, padding: Sequence[int]) -> NDArray[Any]:
+def _values(each: Input, generator: np.random.Generator, padding: Sequence[int], groups: int) -> NDArray[Any]:
     """(rows, values of a row) of one input, all of which it accepts."""
-    drawn = random_floats(each.width)
+    drawn = _random_floats(each.width, groups)
     is_float = each.dtype.startswith(("float", "bfloat"))
     values = drawn if is_float else np.zeros(drawn.shape, np.int64)
     for position in range(each.width):
@@ -155,7 +166,7 @@ def _values(each: Input, generator: np.random.Generator, padding: Sequence[int])
             )
         picked = generator.choice(found, len(values))
         picked[:3] = found.min(), found.max(), found[0]
-        special = [value for value in (0, *padding) if value in found]
+        special = [value for value in dict.fromkeys((0, *padding)) if value in found][: len(picked) - 3]
         picked[3 : 3 + len(special)] = special  # whole bags of it
         values[:, position] = picked + (0.25 if is_float else 0) * (picked > 0)
     if each.vocabulary is not None:

@@ -65,11 +65,12 @@ def verify(
     *,
     apart: bool = False,
     doubles: bool = False,
+    values: int = 0,
 ) -> None:
     """`exact`: of `Builder.exact`. `run`: the source itself. `least`: answers below it are as good as zero.
     `precision`: what the source rounds to. `apart`: as of the Builder. `doubles`: whether the source computes in
-    float64 where its weights are float32."""
-    probes = draw(exact.spec)
+    float64 where its weights are float32. `values`: as of `draw`."""
+    probes = draw(exact.spec, values)
     outputs = run(*probes.given)
     expected = _side_by_side(outputs)
     # Numbers that are small beside others of their output may be what is left when large ones cancel out.

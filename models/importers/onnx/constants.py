@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.onnx.functions import ARITHMETIC, COMPARISONS, FUNCTIONS
@@ -31,8 +33,9 @@ def fold(
     `rows`: what stands for their number in shapes. An array with an entry for every row gets one for all of them."""
     if node.domain or node.op not in _FOLDED or _makes_texts(node, inputs):
         return None
-    if node.op in ("Expand", "ConstantOfShape", "Tile") and isinstance(sizes := inputs[-1], np.ndarray):
-        inputs = [*inputs[:-1], np.where((sizes % rows == 0) & (sizes > 0), sizes // rows, sizes)]
+    if has_row_count(node, inputs, rows):
+        sizes = cast(Array, inputs[-1])
+        inputs = [*inputs[:-1], np.where(_with_rows(sizes, rows), sizes // rows, sizes)]
     if _size(node, inputs) > max_values:
         raise ModelLoadError("its constants become too large for an MLP: expected weights to be in the file")
     from onnx import TensorProto, helper, numpy_helper  # noqa: PLC0415 - an extra
@@ -53,6 +56,19 @@ def fold(
     )
     feeds = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}
     return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, feeds)]
+
+
+def has_row_count(node: Node, inputs: Sequence[Array | None], rows: int) -> bool:
+    """Whether the node repeats a constant for every row."""
+    if rows == 1 or node.op not in ("Expand", "ConstantOfShape", "Tile"):
+        return False
+    sizes = inputs[-1]
+    return sizes is not None and bool(_with_rows(sizes, rows).any())
+
+
+def _with_rows(sizes: Array, rows: int) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (sizes % rows == 0) & (sizes > 0)
+    return found
 
 
 def _makes_texts(node: Node, inputs: list[Array | None]) -> bool:

@@ -14,13 +14,14 @@ from fused_mlp.models.importers.building.nodes import Constant, Place
 from fused_mlp.models.importers.building.rows import Rows, inserted
 from fused_mlp.models.importers.onnx.bounds import most_computed
 from fused_mlp.models.importers.onnx.categories import Categories
-from fused_mlp.models.importers.onnx.constants import fold
+from fused_mlp.models.importers.onnx.constants import fold, has_row_count
 from fused_mlp.models.importers.onnx.graph import Graph, Node
 from fused_mlp.models.importers.onnx.operators import apply, hint
 from fused_mlp.models.importers.onnx.operators.products import transposed
 from fused_mlp.models.importers.onnx.operators.values import Unreadable, Value
 from fused_mlp.models.importers.onnx.types import letter_of, type_of
 from fused_mlp.models.importers.onnx.vocabularies import Vocabulary
+from fused_mlp.models.program.spec import MAX_FEATURES
 
 # Stands for the number of rows in shapes that a graph computes with: a prime above every width.
 MANY = 1048583
@@ -29,7 +30,8 @@ _DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 
 class RowsReader:
     """Visits the nodes, which ONNX keeps in topological order, and remembers every value by name. `labels` are the
-    names of the classes, where the graph has them. `types` has the type of every value: f, i, b or s."""
+    names of the classes, where the graph has them. `types` has the type of every value: f, i, b or s. `row_values`
+    counts the values of a row, of all nodes together."""
 
     def __init__(self, graph: Graph, builder: Builder, vocabularies: Mapping[str, Vocabulary]) -> None:
         self._graph = graph
@@ -40,6 +42,8 @@ class RowsReader:
             (each.version for each in graph.model.opset_import if each.domain in ("", "ai.onnx")), 20
         )
         self._left = most_computed(graph.constants.values())
+        self.row_values = 0
+        self._for_rows: set[str] = set()  # constants that hold the same values for every row
         self._values: dict[str, Value] = {
             name: Constant(
                 array, "" if "::" in name else name, array.dtype.name, quantized=name in graph.quantized
@@ -53,6 +57,7 @@ class RowsReader:
                 rows = inserted(rows, 1)  # noqa: PLW2901
             vocabulary = vocabularies.get(given.name)
             self._values[given.name] = rows if vocabulary is None else Categories(rows, vocabulary.values)
+            self._count(rows.index.size)
 
     def read(self) -> dict[str, Value]:
         """The graph's outputs."""
@@ -76,7 +81,7 @@ class RowsReader:
                 if node.domain not in _DOMAINS:
                     raise ModelLoadError(f"{node.where} of {node.domain[:100]} is not part of an MLP")
                 if any(isinstance(value, (Rows, Categories)) for value in inputs):
-                    return apply(self, node, inputs)
+                    return self._counted(apply(self, node, inputs))
                 return self._fold(node, cast(list[Constant | None], inputs))
         except ModelLoadError as error:
             return self._unreadable(node, str(error))
@@ -103,9 +108,33 @@ class RowsReader:
         made = fold(node, arrays, self.opset, self.rows, self._left)
         if made is None:
             return self._unreadable(node, f"{node.where} is not part of an MLP{hint(node.op)}")
-        self._left -= sum(array.size for array in made)
+        self._take(sum(array.size for array in made))
+        if has_row_count(node, arrays, self.rows) or self._for_rows.intersection(node.inputs):
+            self._for_rows.update(node.outputs)
+            self._count(sum(array.size for array in made))
         quantized = any(each is not None and each.quantized for each in inputs)
         return [Constant(array, "", array.dtype.name, quantized=quantized) for array in made]
+
+    def _counted(self, made: Sequence[Value]) -> Sequence[Value]:
+        for each in made:
+            rows = each.ids if isinstance(each, Categories) else each
+            if isinstance(rows, Rows):
+                self._count(rows.index.size)
+            if isinstance(each, Categories):
+                self._take(each.values.size)
+        return made
+
+    def _count(self, size: int) -> None:
+        self.row_values += size
+        if self.row_values > MAX_FEATURES:
+            raise ModelLoadError(f"all values of a row: expected at most {MAX_FEATURES}, got more up to here")
+
+    def _take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise ModelLoadError(
+                "its constants become too large for an MLP: expected weights to be in the file"
+            )
 
     def sizes(self, x: Rows) -> list[int]:
         """The shape as the graph sees it, with `rows` for the number of rows."""

@@ -137,6 +137,58 @@ def test_inputs_are_bounded(save):
     assert f"it takes {BIG} rows at a time" in refused(save(LAYER, rows=BIG))
 
 
+def expanded(count):
+    """Each node makes 4 million values of every row out of 4."""
+    nodes = [node("Unsqueeze", ["x", "one"], ["u"])]
+    for i in range(count):
+        nodes += [
+            node("Expand", ["u", "n"], [f"e{i}"]),
+            node("ReduceMean", [f"e{i}"], [f"m{i}"], axes=[1], keepdims=0),
+        ]
+    return *nodes, node("Sum", [f"m{i}" for i in range(count)], ["y"])
+
+
+FILLED = (
+    node("Shape", ["x"], ["sizes"]),
+    node("Gather", ["sizes", "zero"], ["count"]),
+    node("Concat", ["count", "many"], ["wide"], axis=0),
+    node("ConstantOfShape", ["wide"], ["filled"]),
+    node("ReduceMean", ["filled"], ["mean"], axes=[1]),
+    node("Add", ["x", "mean"], ["sum"]),
+    node("MatMul", ["sum", "W"], ["y"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants"),
+    [
+        (expanded(20), {"n": np.array([1, 1_000_000, 4]), "one": np.array([1])}),
+        (FILLED, {"zero": np.array([0]), "many": np.array([1 << 25])}),
+    ],
+    ids=["rows", "constants"],
+)
+def test_values_of_a_row_are_bounded_together(save, nodes, constants):
+    """The reference implementation keeps all of them, for every row of the check."""
+    assert "all values of a row" in refused(save(*nodes, **constants))
+
+
+def test_rows_that_a_graph_takes_at_a_time_are_bounded_with_its_values(save):
+    chain = [node("Relu", [f"x{i}" if i else "x"], [f"x{i + 1}"]) for i in range(100)]
+    last = node("MatMul", ["x100", "W"], ["y"])
+    assert "it takes 1048576 rows at a time" in refused(save(*chain, last, rows=1 << 20))
+    assert models.load(save(*chain, last, rows=1 << 10)).spec.out_features == 3
+
+
+def test_a_wide_row_is_checked_in_bounded_memory(save):
+    """Of a file of a hundred bytes."""
+    tracemalloc.start()
+    try:
+        assert models.load(save(node("Relu", ["x"], ["y"]), row=(1 << 20,))).spec.out_features == 1 << 20
+        assert tracemalloc.get_traced_memory()[1] < 1 << 30
+    finally:
+        tracemalloc.stop()
+
+
 def test_inputs_are_counted(tmp_path):
     """Each node would remember all of them."""
     names = [f"i{i}" for i in range(5000)]

@@ -343,6 +343,21 @@ def test_bags_keep_their_padding(mode):
     assert_same(module, mlp, torch.tensor([[1, 2, 3, 2], [2, 2, 2, 2], [9, 9, 0, 1]]))
 
 
+def test_bags_of_padding_may_be_many():
+    """More than the rows of the check."""
+
+    class Bags(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bags = nn.ModuleList(nn.EmbeddingBag(9, 2, mode="sum", padding_idx=0) for _ in range(70))
+            self.fc = nn.Linear(140, 1)
+
+        def forward(self, ids):
+            return self.fc(torch.cat([bag(ids[:, 2 * i : 2 * i + 2]) for i, bag in enumerate(self.bags)], 1))
+
+    assert models.from_torch(Bags(), torch.ones(1, 140, dtype=torch.int64)).spec.in_features == 140
+
+
 @pytest.mark.parametrize(
     "options", [{"mode": "sum"}, {"mode": "mean", "padding_idx": 0}, {"mode": "max"}], ids=str
 )
