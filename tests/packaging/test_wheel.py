@@ -73,7 +73,8 @@ def test_a_command_whose_extra_is_missing_names_it(client_venv: Venv) -> None:
 
 
 def test_unfused_without_torch_names_the_extra(server_venv: Venv) -> None:
-    refused = server_venv.run("fused-mlp", "serve", "--variant", "unfused")
+    ports = ("--grpc-port", "0", "--rest-port", "off", "--metrics-port", "0")
+    refused = server_venv.run("fused-mlp", "serve", "--variant", "unfused", *ports)
     assert refused.returncode == 1
     errors = [line for line in refused.stderr.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
