@@ -172,7 +172,7 @@ $(VENV)/.build-tools: pyproject.toml $(VENV)/.toolchain
 	@touch $@
 
 $(VENV)/.installed-server: $(VENV)/.build-tools CMakeLists.txt $(NATIVE_SOURCES)
-	@echo "compiling and installing fused-mlp (some minutes the first time)"
+	@echo "compiling and installing fused-mlp (about two minutes on two cores the first time)"
 	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --editable '.[serve]'
 	@touch $@
 
