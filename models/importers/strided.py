@@ -11,6 +11,7 @@ import numpy as np
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.weights.dtypes import Array, named_dtype
 
+MAX_DIMENSIONS = 64  # as numpy and torch have it
 # A tensor may repeat its stored values (stride 0) up to this size.
 _MAX_REPEATED = 1 << 20
 
@@ -19,6 +20,8 @@ def strided_view(
     data: bytes, dtype_name: str, sizes: Sequence[int], strides: Sequence[int], offset: int, *, where: str
 ) -> Array:
     """A read-only view of the bytes; numbers are from 0. Every index is checked against their length first."""
+    if len(sizes) > MAX_DIMENSIONS:
+        raise ModelLoadError(f"{where}: expected at most {MAX_DIMENSIONS} dimensions, got {len(sizes)}")
     dtype = named_dtype(dtype_name)
     values = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
     count = math.prod(sizes)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
 from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.strided import MAX_DIMENSIONS
 
 _MAX_OPCODES = 4_000_000
 _DTYPES = {
@@ -104,6 +105,8 @@ class _Machine:
         self._stack.append(self._memo[at])
 
     def name(self, module: Any, name: Any) -> None:
+        if type(module) is not str or type(name) is not str:  # a tuple may hold itself 2**40 times
+            raise ValueError("a class without a name")
         self._stack.append(Unknown(f"{module}.{name}"[:200]))
 
     def storage(self, identity: Any) -> None:
@@ -148,8 +151,8 @@ def _call(function: Any, arguments: Any) -> Any:
 
 def _tensor(arguments: Any) -> StoredTensor | None:
     match arguments:
-        case (Storage() as storage, int(offset), tuple(sizes), tuple(strides), *rest) if len(sizes) == len(
-            strides
+        case (Storage() as storage, int(offset), tuple(sizes), tuple(strides), *rest) if (
+            len(sizes) == len(strides) <= MAX_DIMENSIONS
         ):
             numbers = (offset, *sizes, *strides)
             given = rest[2] if len(rest) > 2 else None  # of _rebuild_tensor_v3; v2 has metadata there

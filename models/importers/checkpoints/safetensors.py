@@ -72,6 +72,6 @@ def _read_index(path: Path) -> dict[str, Path]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelLoadError(f"{path}: not a safetensors index: expected JSON with a weight_map") from error
     for shard in shards.values():
-        if Path(shard).name != shard:
+        if Path(shard).name != shard or not shard.isprintable():
             raise ModelLoadError(f"{path}: shard {shard!r} is not a plain file name beside the index")
     return {name: path.parent / shard for name, shard in shards.items()}

@@ -74,6 +74,8 @@ def _read_old(file: BinaryIO, size: int) -> dict[str, Array]:
     stored = _stored_tensors(content, size)
     data = {}
     for key in read_pickle(file).value:
+        if not isinstance(key, str):  # the hash of a tuple goes as deep as the tuple
+            raise ModelLoadError("keys of its storages: expected texts")
         (count,) = struct.unpack("<q", file.read(8))
         data[key] = file.read(min(max(count, 0), size) * named_dtype(storages[key].dtype).itemsize)
     return _arrays(stored, data)

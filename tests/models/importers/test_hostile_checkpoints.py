@@ -3,10 +3,12 @@
 
 import contextlib
 import json
+import pickle
 import random
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 from collections import Counter
 
@@ -99,7 +101,13 @@ def test_headers_that_are_no_map_of_tensors_are_refused(write, header):
 
 def test_an_index_that_is_deep_or_names_other_folders_is_refused(tmp_path):
     path = tmp_path / "net.safetensors.index.json"
-    for text in ('{"weight_map":' + "[" * 100_000, '{"weight_map": {"0.weight": "../net.safetensors"}}', "7"):
+    shards = (
+        "../net.safetensors",
+        r"\ud800.safetensors",
+        r"a\u0000.safetensors",
+    )  # half a character is no file name
+    maps = [f'{{"weight_map": {{"0.weight": "{shard}"}}}}' for shard in shards]
+    for text in ('{"weight_map":' + "[" * 100_000, *maps, "7"):
         path.write_text(text)
         refused(models.from_safetensors, path)
 
@@ -205,6 +213,31 @@ def test_pickles_that_call_or_claim_something_are_refused(good, tmp_path, pickle
     monkeypatch.chdir(tmp_path)
     refused(models.from_state_dict, rewritten(good, pickled))
     assert not (tmp_path / "x").exists()
+
+
+def doubled(times):
+    """A tuple of two references to a tuple of two references ...: text and hash of it take 2**times steps."""
+    return b")" + b"q\x00h\x00\x86" * times
+
+
+def test_names_of_classes_are_texts(good):
+    path = rewritten(good, b"\x80\x02" + doubled(26) + b"X\x01\x00\x00\x00x\x93.")
+    assert "a class without a name" in refused(models.from_state_dict, path)
+
+
+@pytest.mark.parametrize("key", [doubled(20), b")" + b"\x85" * 1_000_000], ids=["doubled", "deep"])
+def test_keys_of_storages_are_texts(tmp_path, key):
+    """The hash of a deep tuple ends the process."""
+    head = [pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, {})]
+    (tmp_path / "net.pt").write_bytes(b"".join(head) + b"\x80\x02]" + key + b"a." + bytes(64))
+    assert "keys of its storages" in refused(models.from_state_dict, tmp_path / "net.pt")
+
+
+def test_dimensions_are_counted_before_they_are_multiplied(good):
+    sizes = b"(\x8a\x08" + b"\xff" * 7 + b"\x3f" + b"q\x01" + b"h\x01" * 200_000 + b"t"
+    start = time.monotonic()
+    refused(models.from_state_dict, rewritten(good, named(TENSOR % (sizes + sizes))))
+    assert time.monotonic() - start < 3
 
 
 def test_the_pickle_of_these_tests_is_one_of_a_tensor(good):

@@ -406,6 +406,7 @@ def test_entries_that_lie_about_their_size_are_refused(archive):
         {"strides": [{"as_int": 1 << 40}, {"as_int": 1}]},
         {"strides": [{"as_int": -20}, {"as_int": 1}]},
         {"strides": [{"as_int": 20}]},
+        {"sizes": [{"as_int": 1 << 61}] * 20_000, "strides": [{"as_int": 0}] * 20_000},
         {"storage_offset": {"as_int": 1}},
         {"storage_offset": {"as_int": -1}},
         {"sizes": [{"as_int": 1 << 20}, {"as_int": 20}], "strides": [{"as_int": 0}, {"as_int": 1}]},
