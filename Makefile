@@ -27,7 +27,7 @@ PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(addprefi
 
 test: first-time install-dev ## build what is needed and run the tests; `make nightly` runs the long suites
 	@echo "running the tests"
-	$(PYTEST) $(PARALLEL) -m 'not nightly and not timing'
+	$(PYTEST) $(PARALLEL) -m 'not nightly and not timing' --cost build/test-cost.md
 
 .PHONY: first-time
 first-time:

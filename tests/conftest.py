@@ -32,9 +32,14 @@ PROCESSES = (
 # What needs software of others or minutes: their clients and models, Prometheus, collectors, stores, the schemas of
 # Kubernetes, the blocks of the docs, benchmarks, an emulated GPU.
 NIGHTLY = (
-    "attack", "bench", "cluster", "conformance", "deploy/", "docs/test_pages.py", "e2e/test_alerts.py",
-    "e2e/test_dashboard.py", "e2e/test_otel_collector.py", "e2e/test_stores.py", "examples", "kernels/cuda",
-    "kernels/profile/test_compile.py", "kernels/ptx", "kserve", "models/zoo", "packaging", "ray",
+    "attack", "bench/test_cuda.py", "bench/test_kernels.py", "bench/test_plots.py", "bench/test_screenshots.py",
+    "cluster", "conformance/test_examples.py", "conformance/test_foreign_clients.py", "conformance/test_load.py",
+    "conformance/test_rest_clients.py", "conformance/test_rolling_restart.py", "deploy/test_envoy",
+    "deploy/test_kubernetes.py", "docs/test_pages.py", "e2e/test_alerts.py", "e2e/test_dashboard.py",
+    "e2e/test_otel_collector.py", "e2e/test_stores.py", "examples", "kernels/cuda/test_check.py",
+    "kernels/cuda/test_example.py", "kernels/cuda/test_executed.py", "kernels/cuda/test_gpu.py",
+    "kernels/cuda/test_interpreter.py", "kernels/cuda/test_warming.py", "kernels/profile/test_compile.py",
+    "kernels/ptx/test_defects.py", "kernels/ptx/test_nvcc.py", "kserve", "models/zoo", "packaging", "ray",
     "service/stores/test_clouds.py",
 )  # fmt: skip
 MAX_QUARANTINED = 5
