@@ -69,7 +69,7 @@ class CallerEntry(BaseModel):
             name=self.name,
             actions=[_engine.Action[each] for each in sorted(actions)],
             models=self.models,
-            expires_s=int(self.expires.timestamp()) if self.expires else 0,
+            expires_s=max(int(self.expires.timestamp()), 1) if self.expires else 0,  # 0: never
             requests_per_s=self.requests_per_s or 0.0,
             rows_per_s=self.rows_per_s or 0.0,
             max_in_flight=self.max_in_flight or 0,
@@ -126,10 +126,14 @@ def read_key_file(path: Path) -> KeyFile:
     try:
         return KeyFile.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        text = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{path}: {place + ': ' if place else ''}{text[:1].lower()}{text[1:]}") from None
+        raise ValueError(f"{path}: {_first_line(error)}") from None
+
+
+def _first_line(error: ValidationError) -> str:
+    first = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    text = first["msg"].removeprefix("Value error, ")
+    return f"{place + ': ' if place else ''}{text[:1].lower()}{text[1:]}"
 
 
 @contextlib.contextmanager
@@ -142,7 +146,10 @@ def changing(path: Path) -> Iterator[list[CallerEntry]]:
         yield callers
         kept = [each.model_dump(mode="json", exclude_defaults=True) for each in callers]
         data = {"callers": kept, **({"proxies": list(before.proxies)} if before.proxies else {})}
-        KeyFile.model_validate(data)
+        try:
+            KeyFile.model_validate(data)
+        except ValidationError as error:
+            raise ValueError(f"{path}: {_first_line(error)}") from None
         replace_file(path, json.dumps(data, indent=2) + "\n", 0o600)
 
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -118,7 +118,7 @@ def revoke(
 ) -> None:
     """Take keys out of the file. A running server refuses them within two seconds."""
     with _recorded("revoke_key", name), changing(file) as callers:
-        revoked = [entry for entry in callers if name in (entry.name, entry.key_id)]
+        revoked = [entry for entry in callers if name and name in (entry.name, entry.key_id)]
         if not revoked:
             raise ValueError(f"{file}: expected the name of a caller or the id of a key, got {name[:100]!r}")
         callers[:] = [entry for entry in callers if entry not in revoked]
@@ -145,10 +145,18 @@ def _recorded(action: str, name: str, key_id: str = "") -> Iterator[None]:
     if file is not None:
         result = "FAILED_PRECONDITION" if error_text else "OK"
         what = f"{name} {key_id}".strip()
-        audit.record(action, who=f"user:{getpass.getuser()}", arguments=what, result=result, error=error_text)
+        audit.record(action, who=f"user:{_user()}", arguments=what, result=result, error=error_text)
         file.close()
     if error_text:
         fail(error_text)
+
+
+def _user() -> str:
+    """Of the process: the environment may claim another one. Containers run as users without a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def _split(text: str) -> list[str]:

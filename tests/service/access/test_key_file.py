@@ -108,6 +108,14 @@ def test_a_name_is_believed_from_named_proxies(
     assert identify(callers, subject="b/bob", address=address, names=names) != "team"
 
 
+@pytest.mark.parametrize(
+    "expires", ["1970-01-01T00:00:00Z", "1970-01-01T00:00:00.5Z", "0001-01-01T00:00:00+14:00"]
+)
+def test_a_key_that_expired_at_any_time_is_refused(expires: str) -> None:
+    """0 seconds stand for no expiry in C++."""
+    assert "has expired" in identify(callers_of(keyed("a", "k", expires=expires)), "k")
+
+
 def test_what_a_caller_has_used_survives_new_rules() -> None:
     callers = callers_of(keyed("a", "k", max_in_flight=1))
     (caller,) = callers.all()

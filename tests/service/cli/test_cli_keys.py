@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pwd
 import stat
 from pathlib import Path
 
@@ -62,6 +64,43 @@ def test_a_mistake_is_one_line_and_makes_no_key(cli, tmp_path: Path, arguments: 
     assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
     assert text in refused.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_full_is_one_line(cli, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    callers = [{"name": "a", "subjects": [f"team-{number}"]} for number in range(1000)]
+    file.write_text(json.dumps({"callers": callers}))
+    full = cli("keys", "new", "b", "-f", file)
+    assert (full.code, full.out) == (1, "")
+    assert full.err.strip().count("\n") == 0
+    assert "keys.json: callers: tuple should have at most 1000 items" in full.err
+    assert "team-" not in full.err
+
+
+def test_no_name_revokes_no_key(cli, tmp_path: Path) -> None:
+    """A variable of a script that is not set; callers without a key have no id."""
+    file = tmp_path / "keys.json"
+    file.write_text('{"callers": [{"name": "by-proxy", "subjects": ["team/*"]}]}')
+    assert cli("keys", "revoke", "", "-f", file).code == 1
+    assert [entry.name for entry in read_key_file(file).callers] == ["by-proxy"]
+
+
+def test_the_audit_log_names_the_user_of_the_process(
+    cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of the environment; a container may run as a user without a name."""
+    log = tmp_path / "audit.jsonl"
+    monkeypatch.setenv("FUSED_MLP_AUDIT_LOG", str(log))
+    monkeypatch.setenv("LOGNAME", "mallory")
+    assert cli("keys", "new", "a", "-f", tmp_path / "keys.json").code == 0
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    own = pwd.getpwuid(os.getuid()).pw_name
+    monkeypatch.setattr(os, "getuid", lambda: 123_456_789)
+    made = cli("keys", "new", "b", "-f", tmp_path / "keys.json")
+    assert (made.code, made.out[:4]) == (0, "fmk_")
+    who = [json.loads(line)["who"] for line in log.read_text().splitlines()]
+    assert who == [f"user:{own}", "user:123456789"]
 
 
 def test_changes_are_in_the_audit_log_without_the_key(
