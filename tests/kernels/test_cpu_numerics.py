@@ -26,9 +26,7 @@ from tests.kernels.cpu_models import (
 ISAS = _cpu.usable_isas()
 # Deterministic: the claim "at most twice eager's error" compares two random quantities, and a suite that
 # fails once a month teaches people to rerun it.
-properties = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+properties = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def assert_right(mlp: Mlp, x: np.ndarray, threads: int = 1) -> None:
