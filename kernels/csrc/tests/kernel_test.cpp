@@ -250,7 +250,7 @@ TEST_CASE("sleeping helpers are woken where that pays") {
     return pool.jobs() - before;
   };
   CHECK(jobs_of_50_calls(1'000) == 50);
-  CHECK(jobs_of_50_calls(100'000) == 0);
+  CHECK(jobs_of_50_calls(100'000) <= 1);  // one call in WakeLatency::kTrial wakes them anyway
 }
 
 // Every participant finds a piece of the layer that is its own.
