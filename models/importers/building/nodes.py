@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import ClassVar, Literal, NamedTuple
@@ -52,16 +52,27 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A tensor that does not depend on the rows. `origin` is its name in the source while nothing was done to it;
-    `dtype` is the name of the dtype that the source keeps it in, "" where arithmetic made it. `fixed`: it holds nothing
-    that is trained, but places and sums features, or is a buffer or a number of the source. `quantized`: a weight that
-    the source keeps in int8 and multiplies by rows in int8."""
+    """A tensor that does not depend on the rows. `origin` is its name in the source while nothing but a transposition
+    was done to it, `transposed` whether one was; `dtype` is the name of the dtype that the source keeps it in, "" where
+    arithmetic made it. `fixed`: it holds nothing that is trained, but places and sums features, or is a buffer or a
+    number of the source. `quantized`: a weight that the source keeps in int8 and multiplies by rows in int8."""
 
     array: Array
     origin: str = ""
     dtype: str = ""
     fixed: bool = False
     quantized: bool = False
+    transposed: bool = False
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """Equal for constants of the same values. A name alone does not tell a square matrix from its transpose."""
+        return self.origin, self.transposed
+
+    @property
+    def matrix_transposed(self) -> Constant:
+        """(columns, rows) of a matrix. Keeps its name, so that steps are called what the weights are."""
+        return replace(self, array=self.array.T, transposed=not self.transposed)
 
     @property
     def exact(self) -> NDArray[np.float64]:

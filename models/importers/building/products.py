@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -69,8 +68,7 @@ def matmul(graph: NodeGraph, left: Rows | Constant, right: Rows | Constant) -> R
         made = linear(graph, left, right.of(matrix.reshape(1, -1)))
         return Rows(made.node, made.index[..., 0], made.rows_at)
     if matrix.ndim == 2:
-        origin = right.origin and f"{right.origin}.T"
-        return linear(graph, left, replace(right, array=matrix.T, origin=origin))
+        return linear(graph, left, right.matrix_transposed)
     if left.index.ndim < 2 or left.rows_at < left.index.ndim - 2:
         raise ModelLoadError("a batched product over the rows is no step of an MLP")
     batch = np.broadcast_shapes(left.shape[:-2], matrix.shape[:-2])

@@ -73,7 +73,7 @@ class NodeGraph:
         is computed once."""
         if any(each is not None and not each.origin for each in weights):
             return made  # computed from several tensors: the key cannot say which
-        names = (each and (each.origin, each.shape) for each in weights)
+        names = (each and (each.key, each.shape) for each in weights)
         return self.nodes.setdefault((*key, *names), made)
 
     @contextmanager

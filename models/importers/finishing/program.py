@@ -73,7 +73,7 @@ class ExactMlp(Mlp):
 class Program:
     mlp: Mlp
     exact: Mlp
-    origins: dict[str, str]  # our name of a tensor -> its name in the source
+    origins: dict[str, str]  # our name of a tensor -> its name in the source, with .T where it is transposed
     fixed: frozenset[str]  # tensors in which nothing of the source's weights is
 
 
@@ -115,7 +115,11 @@ def finish(
         raise ModelLoadError.from_validation(error) from error
     tensors = {name: constant.array for name, constant in writer.tensors.items()}
     exact = ExactMlp(spec, {name: constant.exact for name, constant in writer.tensors.items()})
-    origins = {name: constant.origin for name, constant in writer.tensors.items() if constant.origin}
+    origins = {
+        name: f"{constant.origin}.T" if constant.transposed else constant.origin
+        for name, constant in writer.tensors.items()
+        if constant.origin
+    }
     fixed = {name for name, constant in writer.tensors.items() if constant.fixed}
     mlp = Mlp(spec, tensors)
     if dtype is None:  # else the caller wants floats
@@ -198,7 +202,8 @@ class _Writer:
         """Keeps a product's tensors; the name of the step that has them already, if one does."""
         constants = [constant for half in halves.values() for constant in half]
         table = isinstance(node, (EmbeddingNode, BagNode))
-        key = (table, *halves, *(constant and (constant.origin or id(constant)) for constant in constants))
+        held = (constant and (constant.key if constant.origin else id(constant)) for constant in constants)
+        key = (table, *halves, *held)
         if key in self._shared:
             return self._shared[key]
         self._shared[key] = name
@@ -225,13 +230,12 @@ def _name(nodes: Sequence[Node]) -> dict[int, str]:
     """A name for each. Those of weights come first: they are the names of the source's own tensors."""
     taken = {INPUT}
     names: dict[int, str] = {}
-    owners: set[str] = set()
+    owners: set[tuple[str, bool]] = set()
     for node in nodes:
         held = node.weight if isinstance(node, LinearNode) else getattr(node, "table", None)
-        if held is not None and held.origin not in ("", *owners):
-            owners.add(held.origin)
-            origin = held.origin.removesuffix(".T")
-            wanted = origin.removesuffix(".weight") if origin != "weight" else node.place.name
+        if held is not None and held.origin and held.key not in owners:
+            owners.add(held.key)
+            wanted = held.origin.removesuffix(".weight") if held.origin != "weight" else node.place.name
             names[node.number] = _unique(wanted, taken)
     for node in nodes:
         if node.number not in names:

@@ -17,7 +17,6 @@ from fused_mlp.models.importers.onnx.categories import Categories
 from fused_mlp.models.importers.onnx.constants import fold, has_row_count
 from fused_mlp.models.importers.onnx.graph import Graph, Node
 from fused_mlp.models.importers.onnx.operators import apply, hint
-from fused_mlp.models.importers.onnx.operators.products import transposed
 from fused_mlp.models.importers.onnx.operators.values import Unreadable, Value
 from fused_mlp.models.importers.onnx.types import letter_of, type_of
 from fused_mlp.models.importers.onnx.vocabularies import Vocabulary
@@ -103,7 +102,7 @@ class RowsReader:
         if first is not None and node.op == "Identity":
             return [first]
         if first is not None and node.op == "Transpose" and len(first.shape) == 2:
-            return [transposed(first) if node.attributes.get("perm", [1, 0]) == [1, 0] else first]
+            return [first.matrix_transposed if node.attributes.get("perm", [1, 0]) == [1, 0] else first]
         arrays = [None if each is None else each.array for each in inputs]
         made = fold(node, arrays, self.opset, self.rows, self._left)
         if made is None:

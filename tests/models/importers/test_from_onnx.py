@@ -237,6 +237,72 @@ def test_matmul_and_add_make_a_linear_layer_with_a_bias(tmp_path):
     torch.testing.assert_close(outputs(mlp, x), expected)
 
 
+# How a graph may spell x @ W and h @ W.T, of one initializer W.
+_ENCODERS = {
+    "MatMul": lambda g, x, w: g.node("MatMul", x, w),
+    "Gemm": lambda g, x, w: g.node("Gemm", x, w),
+    "Gemm of a Transpose": lambda g, x, w: g.node("Gemm", x, g.node("Transpose", w, perm=[1, 0]), transB=1),
+}
+_DECODERS = {
+    "transB": lambda g, x, w: g.node("Gemm", x, w, transB=1),
+    "Transpose": lambda g, x, w: g.node("MatMul", x, g.node("Transpose", w, perm=[1, 0])),
+    "Transpose without perm": lambda g, x, w: g.node("MatMul", x, g.node("Transpose", w)),
+}
+
+
+@pytest.mark.parametrize("decode", _DECODERS)
+@pytest.mark.parametrize("encode", _ENCODERS)
+@pytest.mark.parametrize("hidden", [4, 8])
+def test_a_tied_autoencoder_multiplies_by_a_weight_and_by_its_transpose(hidden, encode, decode, tmp_path):
+    graph = Graph(width=8)
+    weight = np.random.default_rng(0).normal(size=(8, hidden))
+    name = graph.constant(weight)
+    for last in (False, True):  # twice: both orientations are stored once
+        x = graph.last if last else "x"
+        h = graph.node("Relu", _ENCODERS[encode](graph, x, name))
+        _DECODERS[decode](graph, h, name)
+    mlp = read(graph, tmp_path)
+    assert mlp.spec.parameters == 2 * weight.size
+    x = torch.randn(5, 8)
+    w = torch.from_numpy(weight).float()
+    expected = x
+    for _ in range(2):
+        expected = torch.relu(expected @ w) @ w.T
+    torch.testing.assert_close(outputs(mlp, x), expected)
+
+
+def test_the_transpose_of_a_weight_is_not_another_weight_of_that_name(tmp_path):
+    graph, generator = Graph(width=4), np.random.default_rng(0)
+    first, second = generator.normal(size=(2, 4, 4)).astype(np.float32)
+    graph.initializers = [numpy_helper.from_array(first, "W"), numpy_helper.from_array(second, "W.T")]
+    for name in ("W", "W.T"):
+        graph.node("Gemm", graph.node("Gemm", graph.last, name), name, transB=1)
+    x = torch.randn(5, 4)
+    a, b = map(torch.from_numpy, (first, second))
+    torch.testing.assert_close(outputs(read(graph, tmp_path), x), x @ a @ a.T @ b @ b.T)
+
+
+@pytest.mark.parametrize("hidden", [4, 8])
+def test_a_tied_autoencoder_of_torch_is_served_from_its_onnx_file_and_from_torch(hidden, tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.Linear(8, hidden)
+            self.bias = nn.Parameter(torch.randn(8))
+
+        def forward(self, x):
+            h = torch.relu(self.encoder(x))
+            return nn.functional.linear(h, self.encoder.weight.t(), self.bias)
+
+    module = Tied().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this exporter is deprecated
+        torch.onnx.export(module, (torch.randn(2, 8),), tmp_path / "m.onnx", dynamo=False)
+    x = torch.randn(5, 8)
+    for mlp in (models.from_onnx(tmp_path / "m.onnx"), models.from_torch(module)):
+        torch.testing.assert_close(outputs(mlp, x), module(x).detach())
+
+
 @pytest.mark.parametrize("gate_first", [True, False])
 def test_a_gate_is_recognised_on_either_side(gate_first, tmp_path):
     graph = Graph()

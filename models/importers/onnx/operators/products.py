@@ -22,14 +22,14 @@ def product(builder: Builder, node: Node, inputs: list[Value]) -> Value:
         and isinstance(right, Constant)
         and len(right.shape) == 2
     ):
-        return builder.linear(left, transposed(right))
+        return builder.linear(left, right.matrix_transposed)
     if node.op == "MatMul":
         return builder.matmul(left, right)
     if attributes.get("transA", 0):
         raise ModelLoadError(f"{node.where} transposes the rows (transA), which is not part of an MLP")
     if not isinstance(left, Rows) or not isinstance(right, Constant):
         return builder.matmul(left, right)
-    weight = right if attributes.get("transB", 0) else transposed(right)
+    weight = right if attributes.get("transB", 0) else right.matrix_transposed
     bias = needed(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else None
     if isinstance(bias, Rows):
         return builder.arithmetic(
@@ -46,8 +46,3 @@ def product(builder: Builder, node: Node, inputs: list[Value]) -> Value:
 
 def _times(tensor: Constant, factor: float) -> Constant:
     return tensor if factor == 1.0 else tensor.of(tensor.exact * factor)
-
-
-def transposed(matrix: Constant) -> Constant:
-    """Keeps its name, so that steps are called what the weights are."""
-    return replace(matrix, array=matrix.array.T)
