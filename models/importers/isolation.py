@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from fused_mlp.models.importers.sandbox import confine
+from fused_mlp.models.repository.drafts import draft_beside
 
 if TYPE_CHECKING:
     from fused_mlp.models.importers.importer import Format
@@ -52,11 +53,14 @@ class Sandbox:
         self._cpu_s = _BASE_CPU_S + _CPU_S_PER_GIB * size // _GIB
         self._source = source
         self.missing = ""
-        # In the repository, hidden from a scan: a folder for temporary files may be too small for a model.
-        self._draft = tempfile.TemporaryDirectory(
-            prefix=".import.", dir=repository if repository.is_dir() else None
-        )
-        limits = [str(self._memory), str(self._cpu_s), self._draft.name, *map(str, readable)]
+        self._ending = contextlib.ExitStack()
+        # In the repository, hidden from a scan: a folder for temporary files may be too small for a model. The next
+        # import removes what one that was killed has left there.
+        if repository.is_dir():
+            self._draft = self._ending.enter_context(draft_beside(repository.absolute() / "import", 0o700))
+        else:
+            self._draft = Path(self._ending.enter_context(tempfile.TemporaryDirectory()))
+        limits = [str(self._memory), str(self._cpu_s), str(self._draft), *map(str, readable)]
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the draft
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", __spec__.name, *limits],
@@ -79,7 +83,7 @@ class Sandbox:
             with contextlib.suppress(BrokenPipeError):
                 if pipe is not None:
                     pipe.close()
-        self._draft.cleanup()
+        self._ending.close()
 
     def run(self, options: dict[str, Any], progress: Callable[[str], None]) -> tuple[Path, Format]:
         """The directory that the child wrote and the format that it read; `options` are arguments of `import_model`.
@@ -88,7 +92,7 @@ class Sandbox:
 
         assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._child.stdin as pipe:
-            pickle.dump({**options, "repository": self._draft.name, "version": 1}, pipe)
+            pickle.dump({**options, "repository": str(self._draft), "version": 1}, pipe)
         for kind, text in self._answers():
             match kind:
                 case "progress":
@@ -102,7 +106,7 @@ class Sandbox:
                 case "done":
                     self._child.kill()  # so that nothing changes while it is read
                     self._child.wait()
-                    return Path(self._draft.name, options["name"], "1"), cast("Format", text)
+                    return Path(self._draft, options["name"], "1"), cast("Format", text)
         raise ModelLoadError(f"{self._source}: {self._why_it_ended()}")
 
     def _answers(self) -> Iterator[tuple[str, str]]:

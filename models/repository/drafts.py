@@ -16,7 +16,7 @@ _NAME = re.compile(r"\..+\.[0-9a-f]{16}\.draft")
 
 
 @contextmanager
-def draft_beside(target: Path) -> Iterator[Path]:
+def draft_beside(target: Path, mode: int = 0o777) -> Iterator[Path]:
     """Hidden, so that a repository scan passes over it, and beside the target, so that the rename is atomic. Removed at
     the end, unless it was renamed. Raises OSError."""
     draft = target.parent / f".{target.name}.{os.urandom(8).hex()}.draft"
@@ -26,7 +26,7 @@ def draft_beside(target: Path) -> Iterator[Path]:
         with ExitStack() as meanwhile:
             if _lock(target.parent, meanwhile):
                 _remove_abandoned(target.parent)
-            draft.mkdir()
+            draft.mkdir(mode)
             stack.callback(shutil.rmtree, draft, ignore_errors=True)
             _lock(draft, stack)
         yield draft

@@ -227,6 +227,29 @@ def test_an_import_is_the_same_and_leaves_nothing_else(tmp_path, checkpoint):
     assert os.listdir(tmp_path / "repo") == ["net"]
 
 
+KILLED = """
+import sys
+from pathlib import Path
+from fused_mlp.models.importers.isolation import Sandbox
+
+with Sandbox(Path(sys.argv[1]), Path(sys.argv[2])):
+    print("began", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_the_next_import_removes_what_one_that_was_killed_has_left(tmp_path, checkpoint):
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    command = [sys.executable, "-c", KILLED, checkpoint, repository]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout.readline() == "began\n"
+        killed.kill()
+    assert len(list(repository.iterdir())) == 1
+    import_model(checkpoint, repository, name="net", activation="relu", sandbox=True)
+    assert [path.name for path in repository.iterdir()] == ["net"]
+
+
 def test_errors_and_warnings_come_through_unchanged(tmp_path, checkpoint):
     texts = []
     for sandbox in (False, True):
