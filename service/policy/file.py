@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from fused_mlp.service.atomic_file import locked_folder, replace_file
+from fused_mlp.service.policy.canary_plan import CanaryPlan
 from fused_mlp.service.policy.policies import FieldsByModel
 from fused_mlp.service.policy.policy import MAX_VALUE_CHARACTERS, Policy, check_policies, parse_json
 
@@ -21,6 +23,7 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "policy.json"
 FORMAT = 1
+CANARY = "canary"  # the field of a policy that has fields of its own
 MAX_BYTES = 1 << 20
 
 
@@ -31,8 +34,9 @@ class PolicyFileError(ValueError):
 class PolicyFile:
     def __init__(self, path: Path) -> None:
         self.path = path
-        # By model: fields that a later release has written. They are ignored, and stay in the file.
-        self._unknown: dict[str, dict[str, object]] = {}
+        # By model: fields that a later release has written, and below CANARY those of a plan. They are ignored, and
+        # stay in the file, those of a plan until its canary ends.
+        self._unknown: dict[str, dict[str, Any]] = {}
 
     def read(self) -> FieldsByModel:
         """Empty if there is no such file. Raises PolicyFileError."""
@@ -60,12 +64,12 @@ class PolicyFile:
                 "or move the file away"
             )
         policies = document.get("policies")
-        unknown: dict[str, dict[str, object]] = {}
+        unknown: dict[str, dict[str, Any]] = {}
         for name, own in policies.items() if isinstance(policies, dict) else ():
-            if isinstance(own, dict) and (fields := own.keys() - Policy.model_fields.keys()):
-                unknown[name] = {field: own.pop(field) for field in fields}
+            if isinstance(own, dict) and (fields := _take_unknown(own)):
+                unknown[name] = fields
         if unknown and unknown != self._unknown:
-            ignored = ", ".join(sorted(f"{name}.{field}" for name, own in unknown.items() for field in own))
+            ignored = ", ".join(sorted(_names(unknown)))
             message = "%s: fields that this release does not know are ignored: %s; fused-mlp %s, which wrote it, does"
             log.warning(message, self.path, ignored, writer)
         self._unknown = unknown
@@ -95,9 +99,15 @@ class PolicyFile:
 
     def write(self, changes: FieldsByModel) -> None:
         """Under the lock. Raises PolicyFileError."""
-        policies = {name: dict(own) for name, own in self._unknown.items()}
-        for name, own in changes.items():
-            known = Policy.model_validate(own).model_dump(mode="json", exclude_unset=True)
+        policies = {
+            name: rest
+            for name, own in self._unknown.items()
+            if (rest := {field: value for field, value in own.items() if field != CANARY})
+        }
+        for name, changed in changes.items():
+            known = Policy.model_validate(changed).model_dump(mode="json", exclude_unset=True)
+            if known.get(CANARY):
+                known[CANARY] = {**self._unknown.get(name, {}).get(CANARY, {}), **known[CANARY]}
             policies[name] = {**policies.get(name, {}), **known}
         document = {"format": FORMAT, "written_by": version("fused-mlp"), "policies": policies}
         try:
@@ -107,6 +117,23 @@ class PolicyFile:
             replace_file(self.path, json.dumps(document, indent=2) + "\n", mode)
         except OSError as error:
             raise PolicyFileError(f"{self.path} cannot be written: {_reason(error)}") from None
+
+
+def _take_unknown(own: dict[str, Any]) -> dict[str, Any]:
+    """Takes the fields that this release does not know out of a policy."""
+    unknown = {field: own.pop(field) for field in own.keys() - Policy.model_fields.keys()}
+    plan = own.get(CANARY)
+    if isinstance(plan, dict) and (fields := plan.keys() - CanaryPlan.model_fields.keys()):
+        unknown[CANARY] = {field: plan.pop(field) for field in fields}
+    return unknown
+
+
+def _names(unknown: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name, own in unknown.items():
+        for field, value in own.items():
+            yield from (
+                (f"{name}.{CANARY}.{inner}" for inner in value) if field == CANARY else [f"{name}.{field}"]
+            )
 
 
 def _reason(error: Exception) -> str:

@@ -376,6 +376,25 @@ def test_fields_of_a_later_release_are_ignored_with_a_warning_and_kept(
     }
 
 
+def test_fields_of_a_plan_of_a_later_release_are_kept_until_its_canary_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_fleet(tmp_path, 1)
+    path = tmp_path / "policy.json"
+    later = {"canary": {"to": "1/unfused", "hold_s": 5}}
+    path.write_text(json.dumps({"format": 1, "written_by": "9.1.0", "policies": {"m000": later}}))
+    service = Service(load_settings(model_repository=tmp_path))
+    service.catalog.scan()
+    service.catalog.load_all()
+    assert "are ignored: m000.canary.hold_s; fused-mlp 9.1.0, which wrote it, does" in caplog.text
+    service.catalog.set_policy({"weight": 2}, "m000")
+    written = json.loads(path.read_text())["policies"]["m000"]
+    assert (written["canary"]["to"], written["canary"]["hold_s"]) == ("1/unfused", 5)
+    service.catalog.set_policy({"canary": None}, "m000")
+    assert json.loads(path.read_text())["policies"]["m000"] == {"canary": None, "weight": 2.0}
+    service.close()
+
+
 def test_a_file_of_a_later_format_is_refused_in_one_line(tmp_path: Path) -> None:
     make_fleet(tmp_path, 1)
     (tmp_path / "policy.json").write_text('{"format": 2, "written_by": "9.1.0", "rules": []}')
