@@ -44,3 +44,10 @@ def read_checkpoint_directory(directory: Path, description: Any) -> Mlp:
     words = file.model_dump(include={"labels", "description", "example"})
     reading = file.model_dump(exclude={"format", *words})
     return from_safetensors(directory, **reading).annotated(**words, source="a safetensors checkpoint")
+
+
+def checkpoint_files(directory: Path) -> list[Path]:
+    """The safetensors file of a checkpoint, or its shards."""
+    from fused_mlp.models.importers.checkpoints.safetensors import SafetensorsCheckpoint  # noqa: PLC0415
+
+    return SafetensorsCheckpoint(directory).files

@@ -25,6 +25,7 @@ from fused_mlp.models.repository.version_directory import (
     inspect_version,
     load_version,
     read_model_file,
+    weight_files,
 )
 from fused_mlp.models.weights.mlp import Mlp
 
@@ -36,8 +37,8 @@ VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # fits an int64, as the wir
 
 
 INDEX_NAME = f"{WEIGHTS_NAME}.index.json"  # of shards, where there are some
-# Inode, size and time of the last change of model.json, model.safetensors and its index; None: there is none. A change
-# means another version, or one that is still being written.
+# Inode, size and time of the last change of model.json, model.safetensors, its index, shards and hashes; None: there is
+# none. A change means another version, or one that is still being written.
 Signature = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -181,7 +182,8 @@ class Repository:
         """One model by name."""
         found = self.find_or_none(name)
         if found is None:
-            raise ModelLoadError(f"model {name!r} is not in repository {self.root}")
+            places = ", ".join(part.shown for part in self.parts)
+            raise ModelLoadError(f"model {name!r} is not in repository {places}")
         return found
 
     def find_or_none(self, name: str) -> FoundModel | None:
@@ -218,7 +220,8 @@ class Repository:
             raise ModelLoadError(found.problem)
         try:
             if not again:
-                check_sum(found.path / WEIGHTS_NAME, MAX_HASHED_AT_LOAD)
+                for file in weight_files(found.path, found.model_file or read_model_file(found.path)):
+                    check_sum(file, MAX_HASHED_AT_LOAD)
             return load_version(found.path, found.model_file)
         except Exception as error:
             raise as_load_error(error, found.path) from error
@@ -265,11 +268,12 @@ class Repository:
         return seen
 
     def is_whole(self, name: str, version: int) -> bool:
-        """Whether a version has a hash of its weights, and the weights have it: nothing of it is still to come."""
+        """Whether every weights file of a version matches a hash beside it: nothing of the version is still to come."""
         path = self._path(name, version)
         try:
-            inspect_version(path)  # the length of the file: most that are not whole are told by it at once
-            return check_sum(path / WEIGHTS_NAME)
+            # Compares the length of the file first, which tells most incomplete versions at once.
+            files = weight_files(path, inspect_version(path))
+            return all(check_sum(file) for file in files)
         except Exception:  # reading the version tells which
             return False
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own format: a version directory with `model.json` (spec, example, source) and `model.safetensors`.
-Owns reading, checking and writing the two files; knows nothing of where a repository keeps them."""
+"""A version directory: `model.json` (spec, example, source) and `model.safetensors`, or a checkpoint of another tool
+(checkpoint_directory.py). Owns reading, checking and writing the files; knows nothing of where a repository keeps
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ from fused_mlp.models.program.steps import (
     Slice,
     Softmax,
 )
-from fused_mlp.models.repository.checkpoint_directory import CHECKPOINT_FORMAT, read_checkpoint_directory
+from fused_mlp.models.repository.checkpoint_directory import (
+    CHECKPOINT_FORMAT,
+    checkpoint_files,
+    read_checkpoint_directory,
+)
 from fused_mlp.models.repository.checksums import sum_line, sum_path
 from fused_mlp.models.weights.dtypes import Array
 from fused_mlp.models.weights.mlp import Example, Mlp, check_example, check_shapes
@@ -81,8 +86,9 @@ class ModelFile(BaseModel):
         match given:
             case {"format": "fused-mlp/1", "spec": {"steps": _}}:
                 raise ValueError("spec.steps: format 1 has layers; steps are of format fused-mlp/2")
-            case {"format": "fused-mlp/2", "spec": {"layers": _}}:
-                raise ValueError("spec.layers: format 2 has steps; layers are of format fused-mlp/1")
+            case {"format": "fused-mlp/2" | "fused-mlp/3" | "fused-mlp/4" as name, "spec": {"layers": _}}:
+                number = name.removeprefix("fused-mlp/")
+                raise ValueError(f"spec.layers: format {number} has steps; layers are of format fused-mlp/1")
         return given
 
     @model_validator(mode="after")
@@ -135,6 +141,13 @@ def inspect_version(directory: Path) -> ModelFile:
     if model_file.format != CHECKPOINT_FORMAT:
         inspect_weights(directory, model_file)
     return model_file
+
+
+def weight_files(directory: Path, model_file: ModelFile) -> list[Path]:
+    """The files that the weights of a version are read from."""
+    if model_file.format == CHECKPOINT_FORMAT:
+        return checkpoint_files(directory)
+    return [directory / WEIGHTS_NAME]
 
 
 def inspect_weights(directory: Path, model_file: ModelFile) -> dict[str, StoredTensor]:
@@ -267,10 +280,12 @@ def read_model_file(directory: Path) -> ModelFile:
     path = directory / JSON_NAME
     text = _read_text(path)
     if len(text) < MAX_CHECKPOINT_JSON_BYTES and CHECKPOINT_FORMAT.encode() in text:
-        mlp = read_checkpoint_directory(directory, _read_json(path))
-        return ModelFile.model_construct(
-            format="safetensors/1", spec=mlp.spec, example=mlp.example, source=mlp.source
-        )
+        content = _read_json(path)  # the name may also stand in a text of a model of ours
+        if isinstance(content, dict) and content.get("format") == CHECKPOINT_FORMAT:
+            mlp = read_checkpoint_directory(directory, content)
+            return ModelFile.model_construct(
+                format="safetensors/1", spec=mlp.spec, example=mlp.example, source=mlp.source
+            )
     try:
         model_file = ModelFile.model_validate_json(text)
     except ValueError as error:

@@ -27,6 +27,11 @@ class SafetensorsCheckpoint(Mapping[str, Array]):
             _read_index(self.path) if self.path.name.endswith(INDEX_SUFFIX) else self._read_names(self.path)
         )
 
+    @property
+    def files(self) -> list[Path]:
+        """Each file with tensors, once."""
+        return sorted(set(self._files.values()))
+
     def __getitem__(self, name: str) -> Array:
         file = self._files[name]
         try:

@@ -310,6 +310,18 @@ def test_what_is_no_model_description_is_refused(text, words, tmp_path):
     refuse(path, words)
 
 
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_layers_are_of_format_1_alone(number, tmp_path):
+    path = write(tmp_path / "m", {"layers": [{"out_features": 2}]}, format=f"fused-mlp/{number}")
+    refuse(path, f"spec.layers: format {number} has steps; layers are of format fused-mlp/1")
+
+
+def test_a_description_may_name_another_format(small_mlp, tmp_path):
+    mlp = small_mlp.annotated(description="was safetensors/1 before")
+    models.save(mlp, tmp_path / "m" / "1")
+    assert models.load(tmp_path / "m" / "1").spec == mlp.spec
+
+
 def test_a_huge_description_is_not_read(tmp_path):
     path = write(tmp_path / "m", {})
     with (path / "model.json").open("wb") as file:

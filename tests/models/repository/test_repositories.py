@@ -89,3 +89,8 @@ def test_the_first_one_that_has_a_model_serves_it(both: Repositories, tmp_path: 
     assert versions(both) == {"first": [1], "second": [1]}
     with pytest.raises(ModelLoadError, match="it is empty now"):
         both.find_or_none("first")
+
+
+def test_a_model_that_none_has_is_refused_with_all_places(both: Repositories, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=f"not in repository {tmp_path}/first, {tmp_path}/second"):
+        both.find("third")
