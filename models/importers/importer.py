@@ -33,6 +33,16 @@ from fused_mlp.models.weights.quantization import Precision
 Format = Literal["fused-mlp", "onnx", "state_dict", "safetensors", "pt2", "torchscript", "pickle", "python"]
 # Formats that say everything themselves: activations and names are for checkpoints.
 _WHOLE = ("fused-mlp", "onnx", "pt2", "torchscript", "pickle", "python")
+# Modules whose weights may not tell the shape of a row.
+_TAKES_ROW_SHAPE = ("torchscript", "pickle", "python")
+_FOR_CHECKPOINTS = {
+    "activation": None,
+    "output_activation": "identity",
+    "negative_slope": DEFAULT_SLOPE,
+    "prefix": "",
+    "name_map": None,
+    "transposed": None,
+}
 
 _SUFFIXES: dict[str, Format] = {
     ".onnx": "onnx",
@@ -114,17 +124,8 @@ def import_model(
     progress(f"reading {path.name}")
     kind = "pickle" if kind == "state_dict" and unsafe_pickle else kind
     _check_kind(path, kind, unsafe_torchscript, state_dict is not None)
+    _check_options(path, kind, options)
     if kind in _WHOLE:
-        given = {
-            "activation": activation,
-            "output_activation": output_activation,
-            "prefix": prefix,
-            "name_map": name_map,
-            "transposed": transposed,
-        }
-        if unused := [key for key, value in given.items() if value not in (None, "", "identity")]:
-            names = ", ".join(f"{key}=..." for key in unused)
-            raise ModelLoadError(f"{path}: {names}: of no use here, a {kind} model says it itself")
         if kind in ("fused-mlp", "onnx"):
             mlp = _load_whole(path, kind, dtype)
         else:
@@ -197,6 +198,16 @@ def _check_kind(path: Path, kind: Format, unsafe_torchscript: bool, has_state_di
         raise ModelLoadError(
             f"{path}: a state_dict is loaded into a module that Python code makes, model.py:factory"
         )
+
+
+def _check_options(path: Path, kind: Format, options: Mapping[str, Any]) -> None:
+    """ModelLoadError for options that a file of this format would ignore."""
+    defaults: dict[str, Any] = dict(_FOR_CHECKPOINTS) if kind in _WHOLE else {}
+    if kind not in _TAKES_ROW_SHAPE:
+        defaults["row_shape"] = None
+    if unused := [name for name, default in defaults.items() if options[name] != default]:
+        names = ", ".join(f"{name}=..." for name in unused)
+        raise ModelLoadError(f"{path}: {names}: of no use here, a {kind} model says it itself")
 
 
 def detect_format(path: Path) -> Format:  # noqa: PLR0911 - a table of formats

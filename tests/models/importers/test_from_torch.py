@@ -124,6 +124,21 @@ def test_arithmetic_of_one_value_is_one_function(function, text):
     assert_same_function(module, mlp, 5 * torch.randn(9, 4))
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda x: x.narrow(1, 1, 2),
+        lambda x: x.narrow(-1, -3, 2),
+        lambda x: x.narrow(1, -2, 2),
+        lambda x: x.narrow(0, 0, x.shape[0])[:, 2:],
+    ],
+    ids=["from the start", "from the end", "up to the end", "of all rows"],
+)
+def test_narrow_takes_a_part_of_the_features(part):
+    module = with_forward(lambda self, x: part(self.fc(x)))()
+    assert_same_function(module, models.from_torch(module), torch.randn(5, 4))
+
+
 def test_steps_and_tensors_have_the_names_of_the_module():
     mlp = models.from_torch(PreNormTower())
     state = PreNormTower().state_dict()

@@ -24,7 +24,6 @@ from fused_mlp.models.importers.building.rows import (
     taken,
 )
 from fused_mlp.models.importers.torch.aten.calls import (
-    OPERATORS,
     Call,
     listed,
     matrix,
@@ -155,7 +154,7 @@ def _select(call: Call, x: Rows, dim: int, index: int) -> Rows:
     return taken(x, dim, index)
 
 
-@reads("slice", "slice_copy", "narrow")
+@reads("slice", "slice_copy")
 def _slice(call: Call, x: Rows, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Rows:
     all_rows = isinstance(call.made.shape[x.rows_at], torch.SymInt) and start in (None, 0) and step == 1
     if x.axis(dim) == x.rows_at and all_rows and call.shape()[0] == list(x.shape):
@@ -164,7 +163,11 @@ def _slice(call: Call, x: Rows, dim: int = 0, start: Any = None, end: Any = None
     return taken(x, dim, slice(start, end, step))
 
 
-OPERATORS["narrow"] = lambda call, x, dim, start, length: taken(x, dim, slice(start, start + length))
+@reads("narrow")
+def _narrow(call: Call, x: Rows, dim: int, start: int, length: Any) -> Rows:
+    if start < 0:
+        start += x.shape[x.axis(dim)]
+    return _slice(call, x, dim, start, None if isinstance(length, torch.SymInt) else start + length)
 
 
 @reads(
