@@ -305,14 +305,16 @@ class _Placement:
             for target in self._targets(each):
                 if written[target] == number and target not in buffers:
                     buffers[target] = _take(scratch, free, self.widths[target])
-            ended = {self._resolve(value)[0] for value in (*each.values, *each.sources)}
+            # In order, as a set of names would not be: the plan must be the same in every process.
+            ended = dict.fromkeys(self._resolve(value)[0] for value in (*each.values, *each.sources))
             free += [
                 buffers[value] for value in ended if needed[value] == number and buffers[value] >= _SCRATCH
             ]
         places = {}
-        for value in {name for each in self.operations for name in (*each.values, *each.sources)}:
-            whole, column = self._resolve(value)
-            places[value] = (buffers[whole], column)
+        for each in self.operations:
+            for value in (*each.values, *each.sources):
+                whole, column = self._resolve(value)
+                places[value] = (buffers[whole], column)
         return Placed(tuple(self.operations), places, tuple(scratch), self._free_to_the_right())
 
     def _targets(self, operation: Operation) -> tuple[str, ...]:
