@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import zlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -94,6 +96,8 @@ class MetricsServer:
         self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # By when each connection's present step began, the longest first.
         self._connections: dict[asyncio.Task[None], None] = {}
+        self._spare: int | None = None  # a descriptor for a probe when all others are in use
+        self._keep_spare()
         self._renderer = ThreadPoolExecutor(1, "metrics-page")
         self._loop = asyncio.new_event_loop()
         self._accepting = self._loop.create_task(self._accept_all())
@@ -115,20 +119,22 @@ class MetricsServer:
         finally:
             self._listener.close()
             self._loop.close()
+            self._give_up_spare()
 
     async def _accept_all(self) -> None:
         try:
             while True:
                 try:
-                    accepted, _ = await self._loop.sock_accept(self._listener)
+                    accepted = await self._accept()
+                except (BlockingIOError, ConnectionAbortedError):
+                    continue  # it has gone
                 except OSError as error:  # out of descriptors
-                    log.warning("the metrics port cannot accept a connection: %s", error.strerror)
-                    await asyncio.sleep(1)
+                    if not self._give_up_spare() and not await self._end_slowest():
+                        log.warning("the metrics port cannot accept a connection: %s", error.strerror)
+                        await asyncio.sleep(1)
                     continue
                 if len(self._connections) >= MAX_CONNECTIONS:
-                    slowest = next(iter(self._connections))
-                    del self._connections[slowest]
-                    slowest.cancel()
+                    await self._end_slowest()
                 self._start(self._serve(accepted))
                 await asyncio.sleep(0)  # accepting need not yield to the loop while more connections wait
         finally:
@@ -136,10 +142,49 @@ class MetricsServer:
                 task.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)
 
+    async def _accept(self) -> socket.socket:
+        """Waits for a connection first: without a free descriptor accept() fails even if there is none."""
+        came = asyncio.Event()
+        self._loop.add_reader(self._listener, came.set)
+        try:
+            await came.wait()
+        finally:
+            self._loop.remove_reader(self._listener)
+        accepted, _ = self._listener.accept()
+        accepted.setblocking(False)
+        return accepted
+
+    async def _end_slowest(self) -> bool:
+        """Closes the connection idle for longest; False if there is none."""
+        if not self._connections:
+            return False
+        slowest = next(iter(self._connections))
+        del self._connections[slowest]
+        slowest.cancel()
+        await asyncio.wait([slowest])
+        await asyncio.sleep(0)  # its socket is closed in the next round of the loop
+        return True
+
+    def _keep_spare(self) -> None:
+        if self._spare is None:
+            with suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _give_up_spare(self) -> bool:
+        if self._spare is None:
+            return False
+        os.close(self._spare)
+        self._spare = None
+        return True
+
     def _start(self, connection: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(connection)
         self._connections[task] = None
-        task.add_done_callback(lambda _: self._connections.pop(task, None))
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connections.pop(task, None)
+        self._loop.call_soon(self._keep_spare)  # once its socket is closed
 
     def _begin_step(self) -> None:
         """Moves this connection to the end of the line: the connections idle for longest are closed first."""

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 from contextlib import ExitStack
+from itertools import count
 
 import grpc
 import pytest
@@ -47,6 +48,21 @@ def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
     with Server(command=limited(256, hard)) as server:
         assert server.metric("process_max_fds") == hard
         assert "max_connections" not in server.log()
+
+
+def test_probes_are_answered_when_descriptors_run_out() -> None:
+    with Server() as server:
+        assert server.get("/readyz")[0] == 200
+        used = {int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")}
+        none_free = next(number for number in count() if number not in used)
+        hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (none_free, hard))
+        host, _, port = server.metrics_url.removeprefix("http://").rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=10):  # idle: it makes room for the next
+            for path in ("/healthz", "/readyz", "/healthz", "/readyz"):
+                assert server.get(path)[0] == 200
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        assert "the metrics port cannot accept" not in server.log()
 
 
 def test_an_idle_connection_makes_room_when_descriptors_run_out() -> None:
