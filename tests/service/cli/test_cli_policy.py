@@ -74,6 +74,17 @@ def test_a_change_that_cannot_be_kept_is_told(policy):
     assert policy("get").err.startswith(says)
 
 
+@pytest.mark.parametrize("command", [("pin", "m", "1"), ("rollback", "m")])
+def test_a_pin_that_a_restart_would_undo_ends_in_exit_code_1(cli, tmp_path, monkeypatch, command):
+    for version in (1, 2):
+        save(tiny_mlp(version), tmp_path / "m" / str(version))
+    with PuppetService(admin_port=free_port(), model_repository=tmp_path) as puppet:
+        monkeypatch.setattr(puppet.service.catalog.policies, "file", None)  # as for the demo of the package
+        outcome = cli(*command, "--target", puppet.admin_target)
+        assert (outcome.code, puppet.service.catalog.find("m").version) == (1, 1)
+        assert outcome.err.startswith("changes are in force until the server ends, but are not kept: ")
+
+
 def test_while_the_file_cannot_be_used_changes_are_refused(cli, tmp_path):
     for version in (1, 2, 3):
         save(tiny_mlp(version), tmp_path / "m" / str(version))
