@@ -22,21 +22,24 @@ def draft_beside(target: Path, mode: int = 0o777) -> Iterator[Path]:
     draft = target.parent / f".{target.name}.{os.urandom(8).hex()}.draft"
     target.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        # The parent's lock: no other process sees the draft before it is locked.
-        with ExitStack() as meanwhile:
-            if _lock(target.parent, meanwhile):
-                _remove_abandoned(target.parent)
-            draft.mkdir(mode)
-            stack.callback(shutil.rmtree, draft, ignore_errors=True)
-            _lock(draft, stack)
+        with ExitStack() as of_abandoned:
+            # The parent's lock: no other process sees the draft before it is locked. Not for longer: a server locks the
+            # repository to write its policies.
+            with ExitStack() as meanwhile:
+                locked = _lock(target.parent, meanwhile)
+                abandoned = _lock_abandoned(target.parent, of_abandoned) if locked else []
+                draft.mkdir(mode)
+                stack.callback(shutil.rmtree, draft, ignore_errors=True)
+                _lock(draft, stack)
+            for path in abandoned:
+                shutil.rmtree(path, ignore_errors=True)
         yield draft
 
 
-def _remove_abandoned(folder: Path) -> None:
-    for path in folder.iterdir():
-        with ExitStack() as stack:
-            if _NAME.fullmatch(path.name) and _lock(path, stack, fcntl.LOCK_NB):
-                shutil.rmtree(path, ignore_errors=True)
+def _lock_abandoned(folder: Path, stack: ExitStack) -> list[Path]:
+    return [
+        path for path in folder.iterdir() if _NAME.fullmatch(path.name) and _lock(path, stack, fcntl.LOCK_NB)
+    ]
 
 
 def _lock(folder: Path, stack: ExitStack, how: int = 0) -> bool:
