@@ -67,8 +67,8 @@ _CLONE, _CLONE3, _OPENAT2 = (56, 220), 435, 437
 _OPENS = (((2, None), 1), ((257, 56), 2))
 # To truncate without the right to write, and the access mode 3, for which Landlock asks for no right.
 _DENIED_FLAGS = (os.O_TRUNC, os.O_ACCMODE, os.O_ACCMODE | os.O_TRUNC)
-# Of this process alone: the first argument must be 0. prlimit64, sched_setparam, sched_setscheduler, sched_setaffinity,
-# sched_setattr.
+# Allowed for this process alone, with 0 as the first argument: prlimit64, sched_setparam, sched_setscheduler,
+# sched_setaffinity, sched_setattr.
 _OWN = ((302, 261), (142, 118), (144, 119), (203, 122), (314, 274))
 # The second argument of fcntl and ioctl is a command. Refused for fcntl: commands that send signals to other processes
 # (F_SETOWN, F_SETSIG, F_SETOWN_EX, F_NOTIFY) or block them (F_SETLEASE). The commands of ioctl are endless, and some

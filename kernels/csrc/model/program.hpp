@@ -72,7 +72,7 @@ struct LookupSource {
 // All of them at once, so that their cache misses overlap. None reads what another one writes.
 using LookupsSource = std::vector<LookupSource>;
 
-// What ids in the input may be: columns [first, last) hold numbers from 0 to size - 1, or -1 if `absent`.
+// Bounds of ids in the input: columns [first, last) hold numbers from 0 to size - 1, or -1 if `absent`.
 struct IdLimit {
   std::size_t first = 0;
   std::size_t last = 0;
@@ -192,7 +192,7 @@ class Program {
   std::size_t scratch_per_row_ = 0;
   bool streamed_ = false;
   bool multiplies_input_ = false;
-  // What the operations point to.
+  // Owns the memory that the operations point to.
   std::vector<LayerStorage> layers_;
   std::vector<FloatBuffer> vectors_;
   std::deque<FunctionSource> formulas_;

@@ -6,7 +6,7 @@
 
 namespace fused_mlp {
 
-// What the columns of all buffers hold, as the operations before this one left them.
+// The contents of the columns of all buffers before an operation runs.
 class Split::Columns {
  public:
   explicit Columns(const Program& program) {

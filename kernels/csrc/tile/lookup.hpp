@@ -20,8 +20,8 @@ struct Lookups {
   // How many cache lines are on their way: more than a core reads at once, and a fraction of the L1 cache.
   static constexpr std::size_t kAheadLines = 64;
   static constexpr std::size_t kMaxRows = 32;  // of a block
-  // Of a bag, and of a table row, so much is prefetched ahead. Later ids are prefetched as the bag is summed,
-  // later bytes by the processor itself.
+  // How much of a bag and of a table row is prefetched ahead. The sum of a bag prefetches later ids, the
+  // processor itself later bytes.
   static constexpr std::size_t kAheadIds = 32;
   static constexpr std::size_t kAheadBytes = 1024;
 

@@ -54,7 +54,7 @@ struct NormRow {
     return sum_terms(x, n, 0.0f, [](Reg sum, Reg v) { return sum + v; });
   }
 
-  // Of (x - mean)^2. Lanes past the end are `mean`, and add nothing.
+  // Sums (x - mean)^2. Lanes past the end hold `mean` and add nothing.
   static float sum_of_squares(const float* x, std::size_t n, float mean) {
     const Reg centre = V::set1(mean);
     return sum_terms(x, n, mean, [&](Reg sum, Reg v) {
@@ -63,8 +63,8 @@ struct NormRow {
     });
   }
 
-  // What follows the statistics: * weight + bias where they are not null (padded to whole registers), then
-  // max(floor, value): 0 for relu, else -infinity; NaN passes through.
+  // Finishes a normalized value: * weight + bias where they are not null (padded to whole registers), then
+  // max(floor, value). `floor` is 0 for relu, else -infinity; NaN passes through.
   struct Finish {
     const float* weight;
     const float* bias;

@@ -4,7 +4,7 @@
 // To read and to change. A block owns 16 rows and never writes the hidden layer to memory: it computes 64
 // hidden columns at a time on the tensor cores (wmma), adds the bias, applies GELU, keeps the 16 x 64 values
 // in shared memory, and multiplies them with the matching columns of W2 into sums that stay in registers.
-// What a fused MLP saves is exactly that round trip of the hidden layer, and one launch.
+// A fused MLP saves exactly that round trip of the hidden layer, and one launch.
 //
 //   x  (rows, in)         float32      rows are converted to float16 as they are loaded
 //   w1 (hidden, in)       float16      zero-padded to multiples of 64 and 16 by the host (example/program.py)

@@ -58,7 +58,7 @@ def read_pickle(stream: IO[bytes]) -> Pickle:
 
 
 class _Machine:
-    """Of the stack machine that pickles are programs of: enough for data of dicts, lists, tuples and tensors."""
+    """Runs a pickle, a program for a stack machine, with the opcodes for dicts, lists, tuples and tensors alone."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []

@@ -27,8 +27,8 @@ from fused_mlp.models.program import formula
 from fused_mlp.models.program.activations import Floats
 from fused_mlp.models.program.inputs import Add
 
-# Of a number that is added to whole numbers: float32 holds sums with smaller ones well enough, and float64 holds no
-# larger ones.
+# Range of a shift of whole numbers that needs 64 bits: float32 holds sums with smaller shifts well enough, and float64
+# cannot hold larger ones.
 _SMALLEST_SHIFT, _LARGEST_SHIFT = 1 << 12, 1 << 53
 
 

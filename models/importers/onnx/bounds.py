@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ONNX file may cost to read, told before it costs anything: nodes, of functions that call functions too, and
+"""Bounds the cost of an ONNX file before reading it: its nodes, with those of functions that call functions, and its
 external data."""
 
 from __future__ import annotations

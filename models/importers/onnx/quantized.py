@@ -257,7 +257,7 @@ class _Rewriting:
         self._add_constant(made, _meant(given, scale, self._constant(node, at + 2), -1))
         return made
 
-    # What the graph is made of
+    # Tensors and nodes of the graph
 
     def _constant(self, node: Any, at: int) -> Array | None:
         return self._constants.get(node.input[at]) if _given(node, at) else None

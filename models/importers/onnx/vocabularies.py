@@ -49,7 +49,7 @@ def vocabularies(graph: Graph) -> dict[str, Vocabulary]:
     """By the name of the input: those of strings, and of codes too far apart to be ids."""
     found = {each.name: Vocabulary() for each in graph.inputs if each.dtype == "string"}
     codes = {each.name: Vocabulary() for each in graph.inputs if "int" in each.dtype}
-    # Of each value: a bit for each input that it hands on. Sets of names would take far more memory.
+    # Maps a value to the inputs that it hands on, one bit each. Sets of names would take far more memory.
     origins = {each.name: 1 << at for at, each in enumerate(graph.inputs)}
     for node in graph.nodes:
         bits = 0

@@ -219,7 +219,7 @@ def _take_offsets(found: dict[int, tuple[str, Tensor]]) -> dict[int, int]:
 
 
 def _key(part: Any) -> Any:
-    """Of a dict, a field of a named tuple, or a position."""
+    """The key in a dict, the field of a named tuple, or the position."""
     return getattr(part, "key", getattr(part, "name", getattr(part, "idx", None)))
 
 
