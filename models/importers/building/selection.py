@@ -46,8 +46,8 @@ _MIN_REPEATED = 16
 # A matrix of this size is worth putting features in order earlier.
 _HUGE_MATRIX = 1 << 18
 MAX_CONCAT = 1024
-# Limits for putting features together from parts of a value. More parts, or repeated short ones, become a product with a
-# matrix of zeros and ones: it costs less, but spreads a NaN of one feature to all.
+# Limits for putting features together from parts of a value. More parts, or repeated short ones, become a product with
+# a matrix of zeros and ones: it costs less, but spreads a NaN of one feature to all.
 _MAX_RUNS = 64
 _MIN_RUN = 4
 ANY_FEATURE = Place("a constant", "constant")
