@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of one instruction set, as a table. portable.cpp, avx2.cpp and avx512.cpp define one table each
-// and are built with their own -m flags; dispatch.cpp selects a table at run time.
+// The functions of one instruction set, as a table. portable.cpp, avx2.cpp and avx512.cpp define one table
+// each and are built with their own -m flags; dispatch.cpp selects a table at run time.
 #pragma once
 
 #include <cstddef>
