@@ -144,7 +144,7 @@ Engine::Engine(EngineOptions options) : core_(std::make_shared<EngineCore>(std::
 Engine::~Engine() { stop(); }
 
 std::shared_ptr<Lane> Engine::add_lane(LaneOptions options, std::unique_ptr<Kernel> kernel) {
-  std::shared_ptr<Lane> lane(new Lane(std::move(options), std::move(kernel)), FreeLane{});
+  std::shared_ptr<Lane> lane(new Lane(std::move(options), std::move(kernel)), FreeLater{});
   core_->scheduler.add(*lane);
   return lane;
 }

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -11,27 +12,31 @@
 
 #include "engine/run/background.hpp"
 #include "engine/run/busy_threads.hpp"
-#include "engine/schedule/lane.hpp"
 
 namespace fused_mlp {
 namespace {
 
+constexpr std::chrono::seconds kMaxReaping{2};
+
 struct Reaper {
   std::mutex mutex;
   std::condition_variable changed;
-  Lane* lanes = nullptr;  // linked by next_freed: handing over allocates nothing
-  bool started = false;
+  Reaped* first = nullptr;  // linked by next_freed: handing over allocates nothing
+  bool started = false, busy = false;
 
   [[noreturn]] void run() {
     pthread_setname_np(pthread_self(), "mlp-reaper");
     step_back();
     std::unique_lock lock(mutex);
     while (true) {
-      changed.wait(lock, [this] { return lanes != nullptr; });
-      Lane* lane = std::exchange(lanes, nullptr);
+      changed.wait(lock, [this] { return first != nullptr; });
+      Reaped* object = std::exchange(first, nullptr);
+      busy = true;
       lock.unlock();
-      while (lane != nullptr) delete std::exchange(lane, lane->next_freed);
+      while (object != nullptr) delete std::exchange(object, object->next_freed);
       lock.lock();
+      busy = false;
+      changed.notify_all();
     }
   }
 };
@@ -42,14 +47,14 @@ Reaper& reaper() {
   return *instance;
 }
 
-bool hand_over(Lane* lane) noexcept {
+bool hand_over(Reaped* object) noexcept {
   try {
     Reaper& all = reaper();
     const std::lock_guard lock(all.mutex);
     if (!all.started) std::thread([&all] { all.run(); }).detach();
     all.started = true;
-    lane->next_freed = std::exchange(all.lanes, lane);
-    all.changed.notify_one();
+    object->next_freed = std::exchange(all.first, object);
+    all.changed.notify_all();
     return true;
   } catch (const std::exception&) {  // no thread to be had
     return false;
@@ -58,8 +63,14 @@ bool hand_over(Lane* lane) noexcept {
 
 }  // namespace
 
-void FreeLane::operator()(Lane* lane) const noexcept {
-  if (!this_thread_is_loop || !hand_over(lane)) delete lane;
+void FreeLater::operator()(Reaped* object) const noexcept {
+  if (!this_thread_is_loop || !hand_over(object)) delete object;
+}
+
+void wait_for_reaper() {
+  Reaper& all = reaper();
+  std::unique_lock lock(all.mutex);
+  all.changed.wait_for(lock, kMaxReaping, [&all] { return all.first == nullptr && !all.busy; });
 }
 
 }  // namespace fused_mlp

@@ -4,6 +4,7 @@
 
 #include "bindings/engine/engine.hpp"
 #include "bindings/errors.hpp"
+#include "engine/reaper.hpp"
 
 namespace nb = nanobind;
 
@@ -99,6 +100,7 @@ void PythonEngine::stop_all() {
   }
   for (const std::shared_ptr<Engine>& engine : engines) engine->stop();
   join_abandoned_workers();
+  wait_for_reaper();
 }
 
 }  // namespace fused_mlp

@@ -272,17 +272,25 @@ Route RouteTable::resolve(const RouteQuery& query) const {
   return route;
 }
 
-Router::Router() : table_(std::make_shared<RouteTable>()) {}
+namespace {
+
+std::shared_ptr<const RouteTable> freed_later(RouteTable table) {
+  return {new RouteTable(std::move(table)), FreeLater{}};
+}
+
+}  // namespace
+
+Router::Router() : table_(freed_later({})) {}
 
 void Router::publish(std::vector<RouteEntry> entries) {
   const std::lock_guard lock(publishing_);
-  swap(std::make_shared<const RouteTable>(table()->replaced(std::move(entries))));
+  swap(freed_later(table()->replaced(std::move(entries))));
 }
 
 void Router::update(const std::vector<std::string>& models, std::vector<RouteEntry> entries,
                     const std::vector<RoutePlan>& plans) {
   const std::lock_guard lock(publishing_);
-  swap(std::make_shared<const RouteTable>(table()->with(models, std::move(entries), plans)));
+  swap(freed_later(table()->with(models, std::move(entries), plans)));
 }
 
 void Router::swap(std::shared_ptr<const RouteTable> table) {

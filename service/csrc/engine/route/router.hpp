@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/reaper.hpp"
 #include "engine/route/arm.hpp"
 #include "engine/route/share.hpp"
 #include "engine/schedule/lane.hpp"
@@ -102,7 +103,7 @@ struct Route {
   bool ok() const noexcept { return status == Status::ok; }
 };
 
-class RouteTable {
+class RouteTable : public Reaped {
  public:
   RouteTable() = default;
   explicit RouteTable(std::vector<RouteEntry> entries);  // throws std::invalid_argument on duplicates

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/reaper.hpp"
 #include "engine/run/cost.hpp"
 #include "engine/run/kernel.hpp"
 #include "engine/schedule/lane_queue.hpp"
@@ -35,8 +36,8 @@ struct LaneOptions {
 };
 
 // A plain record: the fronts count on it, the scheduler queues on it, batch runners run its kernel.
-struct Lane : std::enable_shared_from_this<Lane> {
-  // Created by Engine::add_lane, freed by FreeLane.
+struct Lane : std::enable_shared_from_this<Lane>, Reaped {
+  // Created by Engine::add_lane.
   Lane(LaneOptions options, std::unique_ptr<Kernel> kernel);
 
   // Called by the fronts once per finished request, for every gRPC code.
@@ -94,7 +95,6 @@ struct Lane : std::enable_shared_from_this<Lane> {
   std::atomic<std::uint32_t> batch_rows;
   std::atomic<bool> removed{false};
   std::shared_ptr<TimeAccount> account;  // set once, by Scheduler::add
-  Lane* next_freed = nullptr;            // for the reaper
 
   // Guarded by the scheduler's mutex.
   LaneQueue queue;

@@ -2,9 +2,11 @@
 // Routes, statuses and histograms.
 #include <doctest/doctest.h>
 
+#include <future>
 #include <thread>
 
 #include "engine/route/router.hpp"
+#include "engine/run/busy_threads.hpp"
 #include "puppets.hpp"
 
 namespace fused_mlp::test {
@@ -125,6 +127,30 @@ TEST_CASE("an update changes the named models only") {
   }
   CHECK(thrown);
   CHECK_EQ(router.table()->resolve({"m10"}).lane, lane.get());
+}
+
+// What Python made for a model is freed with the GIL, and a vocabulary in milliseconds.
+TEST_CASE("an event loop frees no routes itself") {
+  Router router;
+  const auto freed_by = std::make_shared<std::promise<std::thread::id>>();
+  std::future<std::thread::id> freed = freed_by->get_future();
+  RouteEntry own = entry(1, nullptr);
+  own.unserved = {new RequestMetrics, [freed_by](RequestMetrics* counts) {
+                    delete counts;
+                    freed_by->set_value(std::this_thread::get_id());
+                  }};
+  router.publish({own});
+  own = {};
+  std::shared_ptr<const RouteTable> old = router.table();
+  router.publish({});
+  std::thread::id loop_id;
+  std::thread loop([&] {
+    this_thread_is_loop = true;
+    loop_id = std::this_thread::get_id();
+    old.reset();
+  });
+  loop.join();
+  CHECK(freed.get() != loop_id);
 }
 
 TEST_CASE("a version on demand is chosen and named") {
