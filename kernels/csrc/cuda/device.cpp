@@ -62,12 +62,15 @@ void Device::judge(CUresult code) noexcept {
   if (code == kSuccess || passes(code) || sticky_error() != kSuccess) return;
   CUresult verdict = kSuccess;
   try {
-    const CurrentContext current(*this);
-    (void)make_event(driver_, kEventDisableTiming);
-  } catch (const DriverError& error) {
-    verdict = error.code();
+    try {
+      const CurrentContext current(*this);
+      (void)make_event(driver_, kEventDisableTiming);
+    } catch (const DriverError& error) {
+      verdict = error.code();
+    }
+    if (verdict == code) set_sticky(code, driver_.describe(code));
+  } catch (const std::exception&) {  // out of memory: the next batch that fails is judged
   }
-  if (verdict == code) set_sticky(code, driver_.describe(code));
 }
 
 void Device::refuse_if_lost() const {
@@ -141,7 +144,7 @@ DeviceArray::~DeviceArray() {
   try {
     const CurrentContext current(*device_);
     memory_ = {};
-  } catch (const DriverError&) {  // the driver has shut down before us
+  } catch (const std::exception&) {  // the driver has shut down before us
   }
 }
 

@@ -241,7 +241,7 @@ void ShadowWorker::report(const Job& job, const Lane& fused, const float* fused_
   hooks_.on_dispute(job.shadow, dispute);
 }
 
-bool ShadowWorker::run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept {
+bool ShadowWorker::run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) {
   KernelResult result;
   const bool cpu = job.shadow->time_ == ShadowTime::cpu;
   const Nanos start = cpu ? clock_.thread_cpu() : clock_.now();

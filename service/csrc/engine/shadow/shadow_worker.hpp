@@ -74,7 +74,7 @@ class ShadowWorker {
   void compare_versions(const Job& job, std::size_t out_features) noexcept;
   void report(const Job& job, const Lane& fused, const float* fused_y, const float* unfused_y,
               const Difference& difference);
-  bool run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept;
+  bool run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took);
 
   Clock& clock_;
   const Scheduler& scheduler_;

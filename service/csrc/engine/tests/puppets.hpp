@@ -241,7 +241,8 @@ struct Rig {
   std::vector<std::shared_ptr<Stage>> stages;
   std::mutex errors_mutex;
   std::vector<std::string> errors;
-  std::vector<Dispute> disputes;  // guarded by errors_mutex
+  bool no_memory_for_errors = false;  // as if telling of an error took more than there is
+  std::vector<Dispute> disputes;      // guarded by errors_mutex
   Engine engine;
   InlineRunner runner;
 
@@ -252,6 +253,7 @@ struct Rig {
     result.clock = clock;
     result.on_kernel_error = [this](const Lane&, std::string_view text) {
       const std::lock_guard lock(errors_mutex);
+      if (no_memory_for_errors) throw std::bad_alloc();
       errors.emplace_back(text);
     };
     result.on_dispute = [this](const std::shared_ptr<Shadow>&, const Dispute& dispute) {

@@ -288,6 +288,15 @@ TEST_CASE("a kernel that fails in the shadow is counted and logged") {
   CHECK_EQ(rig.errors[0], "in a shadow comparison, no request was affected: told to fail");
 }
 
+TEST_CASE("without memory to tell of a failure it is still counted") {
+  ShadowRig rig;
+  rig.no_memory_for_errors = true;
+  rig.stages[1]->fail_next = true;
+  rig.answer(*rig.fused, 1);
+  rig.wait_settled(1);
+  CHECK_EQ(rig.seen().failed.load(), 1u);
+}
+
 TEST_CASE("a batch that failed is not compared") {
   ShadowRig rig;
   rig.stages[0]->fail_next = true;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,27 +41,37 @@ class LoopRoutes {
     uint32_t users = 0;
   };
 
-  explicit LoopRoutes(const Router& router) : router_(router) { refresh(); }
+  explicit LoopRoutes(const Router& router) : router_(router) {
+    current_->generation = router.generation();  // first: a table that is newer is seen again
+    current_->routes = router.table();
+  }
 
-  Table& current() {
+  Table& current() noexcept {
     if (router_.generation() != current_->generation) refresh();
     return *current_;
   }
   // Also called now and then by an idle loop: an old table, with its lanes and kernels, is freed when its
   // last user has gone.
-  void refresh() {
-    const uint64_t generation = router_.generation();
-    if (current_->generation != generation) {
-      auto fresh = std::make_unique<Table>();
-      fresh->routes = router_.table();
-      fresh->generation = generation;
-      std::swap(current_, fresh);
-      if (fresh->users != 0) old_.push_back(std::move(fresh));
+  void refresh() noexcept {
+    if (current_->generation != router_.generation()) {
+      try {
+        replace();
+      } catch (const std::bad_alloc&) {  // the present one serves on, until the next look
+      }
     }
     if (!old_.empty()) std::erase_if(old_, [](const auto& table) { return table->users == 0; });
   }
 
  private:
+  void replace() {
+    auto fresh = std::make_unique<Table>();
+    old_.reserve(old_.size() + 1);  // first: a table with users must not be lost
+    fresh->generation = router_.generation();
+    fresh->routes = router_.table();
+    std::swap(current_, fresh);
+    if (fresh->users != 0) old_.push_back(std::move(fresh));
+  }
+
   const Router& router_;
   std::unique_ptr<Table> current_ = std::make_unique<Table>();
   std::vector<std::unique_ptr<Table>> old_;
