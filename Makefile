@@ -36,7 +36,7 @@ first-time:
 	@test -e $(VENV)/.installed-dev || { packages=$$(scripts/system-packages test --missing); \
 	  echo "make test compiles the C++ code, and installs torch and the extra dev of pyproject.toml into $(VENV) (about 2 GB)"; \
 	  echo "system packages to install: $${packages:-none}"; \
-	  echo "about 20 minutes on two cores the first time, 10 later"; }
+	  echo "about nine minutes on two cores the first time, six later"; }
 
 quick: install-dev ## lint of the changed files, and unit tests of their folders, in less than a minute
 	@scripts/lint-changed & lint=$$!; $(BIN)/python scripts/test-changed; tests=$$?; wait $$lint && exit $$tests

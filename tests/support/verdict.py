@@ -103,7 +103,7 @@ def cost_table(reports: list[Any]) -> str:
     lines = [
         "| file | tests | CPU seconds |",
         "|---|---:|---:|",
-        *(f"| {file} | {tests[file]} | {each:.1f} |" for file, each in seconds.most_common()),
-        f"| all | {tests.total()} | {seconds.total():.0f} |",
+        *(f"| {file} | {tests[file]} | {each:.1f} |" for file, each in seconds.most_common() if each >= 1),
+        f"| all, with those below 1 s | {tests.total()} | {seconds.total():.0f} |",
     ]
     return "\n".join(lines) + "\n"
