@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "front/methods/application.hpp"
@@ -136,6 +137,10 @@ struct Rig {
   }
 
   void turn() {
+    // Routes that the loop has yet to see.
+    const size_t armed = std::exchange(countdown, 0);
+    toy.router.update({"gone"}, {});
+    countdown = armed;
     loop.round(0);
     try {
       play_python();
@@ -206,7 +211,6 @@ void fail_everywhere(Protocol protocol, const std::string& bytes, const std::str
       CHECK(nth < 20'000);
       Rig rig(protocol);
       rig.writes_elsewhere = writes_elsewhere;
-      rig.toy.router.update({"gone"}, {});  // so that the loop has yet to see the routes
       countdown = nth;
       failing = in_a_row;
       rig.serve(bytes);
