@@ -122,7 +122,8 @@ class Kernel:
         """`run` on addresses, without its checks."""
     def ids_fit_at(self, x: int, rows: int) -> bool:
         """Whether the ids of rows at an address are within their limits. `run` and `run_at` do not check them."""
-    def strategy(self, rows: int) -> str: ...
+    def strategy(self, rows: int) -> str:
+        """The strategy of this thread's last run if it had so many rows; otherwise the planned one."""
     def strategies(self, most: int) -> list[tuple[str, int]]:
         """For batches of up to `most` rows: each strategy with the largest batch that uses it, in order."""
     def capsule(self) -> object: ...
@@ -132,7 +133,7 @@ class Kernel:
     def threads(self) -> int: ...
     @property
     def memory_bytes(self) -> int:
-        """Of packed weights and vectors."""
+        """The size of packed weights and vectors."""
 
 def usable_isas(int8: bool = False) -> list[str]:
     """The instruction sets that this machine can run, best first; those that differ only for int8, if asked for."""

@@ -56,7 +56,8 @@ struct fused_mlp_kernel {
    * Thread-safe and re-entrant; needs no GIL; never throws. Returns 0, or non-zero with a NUL-terminated
    * message in error[0..error_size). */
   int (*run)(void* ctx, const float* x, size_t rows, float* y, unsigned busy, char* error, size_t error_size);
-  /* The strategy for a batch of that many rows ("row_block", "gemv", ...). A string with static lifetime. */
+  /* The strategy ("row_block", "gemv", ...) of the calling thread's last run() of this kernel, if that had so
+   * many rows; otherwise the one planned for so many. A string with static lifetime. */
   const char* (*strategy)(void* ctx, size_t rows);
   /* How many calls of run() make progress at once; one more waits for another to end. 0: any number. */
   uint32_t max_at_once;

@@ -231,6 +231,7 @@ void MlpKernel::run_groups(std::span<const fused_mlp_words> shared, std::span<co
   }
   GroupJob job(*this, *split, groups, y);
   if (job.rows() == 0) return;
+  note_run(job.rows(), Strategy::kRowBlock);
   job.compute_groups();
   // As many threads as whole rows of the same work would be given.
   const auto work = static_cast<std::size_t>(static_cast<double>(job.rows()) * split->row_share()) + 1;

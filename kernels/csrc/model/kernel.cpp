@@ -38,6 +38,13 @@ int run_groups_c(void* ctx, const fused_mlp_words* runs, std::size_t run_count, 
   }
 }
 
+struct LastRun {
+  const MlpKernel* kernel = nullptr;
+  std::size_t rows = 0;
+  Strategy strategy{};
+};
+thread_local LastRun last_run;
+
 const char* strategy_c(void* ctx, std::size_t rows) {
   return static_cast<const MlpKernel*>(ctx)->strategy(rows);
 }
@@ -69,7 +76,7 @@ MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char*
   // Few rows are quantized by every thread for itself, which takes no stage.
   const auto quantizes = [&](const Stage& stage) { return ops[stage.first].quantizes; };
   const auto stages = stages_.size() - std::count_if(stages_.begin(), stages_.end(), quantizes);
-  planner_ = std::make_unique<Planner>(program_, stages, isa_, threads_, wake);
+  planner_ = std::make_unique<Planner>(program_, stages, isa_, threads_, wake, stages_.size() <= kMaxStages);
   api_ = {FUSED_MLP_KERNEL_ABI,
           0,
           this,
@@ -84,6 +91,15 @@ MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char*
   for (const Op& op : ops) widest = std::max(widest, op.product ? op.layer.panels * isa_.panel : 1);
   negative_zeros_ = FloatBuffer(widest);
   std::fill_n(negative_zeros_.data(), widest, -0.0f);
+}
+
+void MlpKernel::note_run(std::size_t rows, Strategy strategy) const noexcept {
+  last_run = {this, rows, strategy};
+}
+
+const char* MlpKernel::strategy(std::size_t rows) const {
+  if (last_run.kernel == this && last_run.rows == rows) return name_of(last_run.strategy);
+  return planned_strategy(rows);
 }
 
 void MlpKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) const {

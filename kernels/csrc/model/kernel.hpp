@@ -33,7 +33,10 @@ class MlpKernel {
   // As run(), for groups of rows with the same words in common: see fused_mlp_kernel.
   void run_groups(std::span<const fused_mlp_words> shared, std::span<const fused_mlp_group> groups, float* y,
                   unsigned busy = 0) const;
-  const char* strategy(std::size_t rows) const {
+  // The strategy of this thread's last run() if it had so many rows; otherwise the planned one.
+  const char* strategy(std::size_t rows) const;
+  // The strategy for so many rows while helpers are awake and all cores are free.
+  const char* planned_strategy(std::size_t rows) const {
     return name_of(planner_->plan(rows, threads_, true).strategy);
   }
 
@@ -77,9 +80,12 @@ class MlpKernel {
     std::size_t first;
     std::size_t last;
   };
+  static constexpr std::size_t kMaxStages = 256;  // with more, columns are not split between threads
   struct RowBlockJob;
   struct StageJob;
   struct GroupJob;  // in groups.cpp
+
+  void note_run(std::size_t rows, Strategy strategy) const noexcept;  // for strategy()
 
   // In strategies.cpp.
   void run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const;

@@ -133,7 +133,7 @@ const char* name_of(Strategy strategy) {
 }
 
 Planner::Planner(const Program& program, std::size_t stages, const Isa& isa, unsigned threads,
-                 const WakeCost* wake)
+                 const WakeCost* wake, bool splits_columns)
     : tile_rows_(isa.max_rows), awake_{{1, 1, false}}, asleep_{awake_} {
   std::size_t widest = 1;
   for (const Op& op : program.ops()) {
@@ -148,14 +148,16 @@ Planner::Planner(const Program& program, std::size_t stages, const Isa& isa, uns
 
   if (threads == 1) return;
   const CostModel cost(program, stages, isa);
-  awake_ = search(cost, program.streamed(), threads, kAwake, true);
-  asleep_ = search(cost, program.streamed(), threads, wake != nullptr ? *wake : measured_wake_cost(), false);
+  // Split by rows, every thread would read all weights from memory: never for streamed models.
+  const Ways ways = {.columns = splits_columns, .rows = !program.streamed()};
+  awake_ = search(cost, ways, threads, kAwake, true);
+  asleep_ = search(cost, ways, threads, wake != nullptr ? *wake : measured_wake_cost(), false);
 }
 
 // Time and additional processor time count alike: a thread must save more of one than it costs of the other.
 // Helpers that spin use their cores anyway, so that only the time counts. What is found for some rows is kept
 // for more of them unless that changes to more threads, or from columns to rows.
-Planner::Splits Planner::search(const CostModel& cost, bool streamed, unsigned threads, const WakeCost& wake,
+Planner::Splits Planner::search(const CostModel& cost, Ways ways, unsigned threads, const WakeCost& wake,
                                 bool awake) {
   constexpr std::size_t kSearchedRows = 4096;
   constexpr double kWorthAnEntry = 1.5;
@@ -168,16 +170,15 @@ Planner::Splits Planner::search(const CostModel& cost, bool streamed, unsigned t
       const double time = by_rows ? cost.by_rows(rows, count) : cost.by_columns(rows, count);
       const double waking = wake.latency_us * std::floor(std::log2(count)) + wake.cpu_us * (count - 1);
       const double total = time + waking + (awake ? 0.0 : std::max(0.0, count * time - alone));
-      // What is left for waking, in each generation of helpers.
+      // The time that each generation of helpers may take to wake.
       const double within = wake.latency_us + (alone - total) / std::floor(std::log2(count));
       if (total < least) best = {rows, count, by_rows, within}, least = total;
     };
     // 2, 3, 4, 6, 8, 12, ..., and all.
     for (unsigned count = 2;; count += std::has_single_bit(count) ? count / 2 : count / 3) {
       count = std::min(count, threads);
-      consider(count, false);
-      // Split by rows, every thread would read all weights from memory: never for streamed models.
-      if (!streamed) consider(count, true);
+      if (ways.columns) consider(count, false);
+      if (ways.rows) consider(count, true);
       if (count == threads) break;
     }
     const Split& last = splits.back();

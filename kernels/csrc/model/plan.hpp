@@ -36,7 +36,9 @@ constexpr std::size_t column_unit(std::size_t rows) { return rows <= 3 ? 4 : 1; 
 
 class Planner {
  public:
-  Planner(const Program& program, std::size_t stages, const Isa& isa, unsigned threads, const WakeCost* wake);
+  // `splits_columns`: whether a layer's columns may be split between threads.
+  Planner(const Program& program, std::size_t stages, const Isa& isa, unsigned threads, const WakeCost* wake,
+          bool splits_columns = true);
   // With at most so many threads. `awake`: helpers still spin after the last call, and cost little to wake.
   Plan plan(std::size_t rows, unsigned threads, bool awake) const;
   Plan plan_alone(std::size_t rows) const;  // on one thread
@@ -52,8 +54,13 @@ class Planner {
   };
   using Splits = std::vector<Split>;  // the first is for one row
 
-  static Splits search(const CostModel& cost, bool streamed, unsigned threads, const WakeCost& wake,
-                       bool awake);
+  // How the threads of a call may share its work.
+  struct Ways {
+    bool columns;
+    bool rows;
+  };
+
+  static Splits search(const CostModel& cost, Ways ways, unsigned threads, const WakeCost& wake, bool awake);
   static const Split& find(const Splits& splits, std::size_t rows);
 
   std::size_t tile_rows_;

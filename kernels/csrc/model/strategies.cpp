@@ -47,6 +47,7 @@ Phase phase_of(RowKind kind) {
 }  // namespace
 
 void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const {
+  note_run(rows, plan.strategy);
   if (plan.strategy == Strategy::kRowBlock || plan.threads == 1) {
     run_row_blocks(plan, x, rows, y);
   } else {
@@ -195,7 +196,7 @@ struct MlpKernel::RowBlockJob {
   std::atomic<bool> failed{false};
 
   RowBlockJob(const MlpKernel& kernel, const Plan& plan, const float* x, std::size_t rows, float* y)
-      : kernel(kernel), x(x), y(y), rows(rows), ranges(plan.threads) {
+      : kernel(kernel), x(x), y(y), rows(rows), ranges(std::min<unsigned>(plan.threads, Claims::kMost)) {
     range_rows = (rows + ranges - 1) / ranges;
     const std::size_t wanted = (range_rows + plan.block_rows - 1) / plan.block_rows;
     range_blocks = std::clamp<std::size_t>(wanted, 1, Claims::kMost / ranges);
@@ -216,7 +217,7 @@ struct MlpKernel::RowBlockJob {
   }
   void work(unsigned participant) {
     const std::size_t blocks = ranges * range_blocks;
-    claims.each(blocks, participant * range_blocks, [&](std::size_t block) { run_block(block); });
+    claims.each(blocks, participant % ranges * range_blocks, [&](std::size_t block) { run_block(block); });
   }
   static void task(void* self, unsigned participant) {
     auto* job = static_cast<RowBlockJob*>(self);
@@ -246,7 +247,6 @@ struct MlpKernel::StageJob {
     std::atomic<std::uint32_t> done{0};
     Claims claims;
   };
-  static constexpr std::size_t kMaxStages = 256;
   // So many rows are quantized by every thread for itself: that takes less than a barrier.
   static constexpr std::size_t kFewRows = 5;
   static constexpr std::size_t kChunkWork = 800'000;  // multiply-adds: 10 us
@@ -314,7 +314,6 @@ struct MlpKernel::StageJob {
 };
 
 void MlpKernel::run_stages(const Plan& plan, const float* x, std::size_t rows, float* y) const {
-  if (stages_.size() > StageJob::kMaxStages) return run_row_blocks({plan.strategy, 1, rows}, x, rows, y);
   const Frame frame(*this, x, rows, y, rows <= StageJob::kFewRows ? plan.threads : 1);
   StageJob job(*this, frame, plan.threads);
   Pool::shared().run(plan.threads - 1, StageJob::task, &job);

@@ -268,6 +268,51 @@ TEST_CASE("more than 64 threads find work") {
   CHECK(y == alone);
 }
 
+// More threads than a job can have pieces.
+TEST_CASE("more than 960 threads compute every row") {
+  constexpr std::size_t kRows = 4096;
+  Model model;
+  model.add(64, 128, Activation::kRelu, true, false);
+  model.add(128, 8, Activation::kIdentity, true, false);
+  const auto x = random_floats(kRows * 64);
+  bool planned = false;
+  for (const char* isa : isas()) {
+    const Isa& set = choose_isa(isa, false);
+    const Program program(model.program(), set);
+    const auto takes_all = [&](unsigned threads) {
+      return Planner(program, 2, set, threads, &kFreeWake).plan(kRows, threads, false).threads == threads;
+    };
+    unsigned threads = Pool::kMaxThreads;
+    while (threads > 960 && !takes_all(threads)) --threads;
+    planned |= threads > 960;
+    const MlpKernel kernel(model.program(), threads, isa, &kFreeWake);
+    std::vector<float> alone(kRows * 8, 7.25f), y(kRows * 8, 7.25f);
+    kernel.run(x.get(), kRows, alone.data(), threads);
+    Pool& pool = Pool::shared();
+    for (int n = 0; n < 100; ++n) pool.wake_latency().record(1'000);  // waking pays
+    const std::uint64_t before = pool.jobs();
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+    while (std::chrono::steady_clock::now() < until) {  // helpers fall asleep
+    }
+    kernel.run(x.get(), kRows, y.data());
+    CHECK(pool.jobs() == before + 1);
+    CHECK(y == alone);
+  }
+  CHECK(planned);
+}
+
+TEST_CASE("a program of many stages is split by rows alone") {
+  Model model;
+  for (int layer = 0; layer < 300; ++layer) model.add(100, 100, Activation::kRelu, true, false);
+  const MlpKernel kernel(model.program(), 2, nullptr, &kFreeWake);
+  for (std::size_t rows : {6, 8, 40, 300}) CHECK(std::string(kernel.planned_strategy(rows)) == "row_block");
+  const auto x = random_floats(40 * 100);
+  std::vector<float> alone(40 * 100), y(40 * 100);
+  kernel.run(x.get(), 40, alone.data(), 2);
+  kernel.run(x.get(), 40, y.data());
+  CHECK(y == alone);
+}
+
 TEST_CASE("large scratch is freed when it is not used") {
   Model model;
   model.add(8, 4096, Activation::kRelu, true, false);
