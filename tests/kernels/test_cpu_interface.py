@@ -50,6 +50,19 @@ def test_run_returns_the_strategy_it_used() -> None:
         assert kernel.run(rows_for(SMALL, rows), np.empty((rows, 10), np.float32)) == strategy
 
 
+def test_the_first_call_imports_nothing() -> None:
+    # It would import without the GIL while other first calls wait for it with the GIL.
+    code = (
+        "import builtins, numpy as np; from fused_mlp.kernels.backends.cpu import CpuKernel; "
+        "from tests.kernels.cpu_models import plain_mlp; kernel = CpuKernel(plain_mlp(4, 3), 1); "
+        "real, seen = builtins.__import__, []; "
+        "builtins.__import__ = lambda name, *rest: seen.append(name) or real(name, *rest); "
+        "kernel(np.ones((2, 4), np.float32)); print(seen)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("isa", _cpu.usable_isas())
 def test_environment_forces_an_instruction_set(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSED_MLP_ISA", isa)
@@ -186,21 +199,39 @@ class KernelApi(ctypes.Structure):
     )
 
 
+def api_of(capsule: object) -> KernelApi:
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype = ctypes.POINTER(KernelApi)
+    pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    api: KernelApi = pointer(capsule, b"fused_mlp.kernel").contents
+    return api
+
+
 def test_the_capsule_runs_the_kernel_and_outlives_its_owner() -> None:
     kernel = CpuKernel(SMALL, 1)
     x = rows_for(SMALL, 9)
     expected = run(kernel, x)
     capsule = kernel.capsule()
     del kernel
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype = ctypes.POINTER(KernelApi)
-    pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    api = pointer(capsule, b"fused_mlp.kernel").contents
+    api = api_of(capsule)
     assert (api.abi, api.in_features, api.out_features) == (3, 64, 10)
     y = np.empty((9, 10), np.float32)
     assert api.run(api.ctx, x.ctypes.data, 9, y.ctypes.data, 0, None, 0) == 0
     np.testing.assert_array_equal(y, expected)
     assert api.strategy(api.ctx, 1) == b"gemv"
+
+
+def test_the_strategy_is_the_one_that_was_used() -> None:
+    mlp = plain_mlp(1024, 4096, 1024, 2048)
+    kernel = CpuKernel(mlp, 2)
+    assert kernel.describe().strategy == "gemv to 5 rows, layer_by_layer above"
+    capsule = kernel.capsule()
+    api = api_of(capsule)
+    x, y = rows_for(mlp, 8), np.empty((8, 2048), np.float32)
+    busy = 2  # no core is free: it computes on one thread
+    assert api.run(api.ctx, x.ctypes.data, 8, y.ctypes.data, busy, None, 0) == 0
+    assert api.strategy(api.ctx, 8) == b"row_block"
+    assert api.strategy(api.ctx, 9) == b"layer_by_layer"  # of another batch: as planned
 
 
 def test_the_gil_is_released_while_it_computes() -> None:

@@ -80,7 +80,7 @@ nb::object capsule(nb::handle self) {
 std::vector<std::pair<std::string, std::size_t>> strategies(const MlpKernel& kernel, std::size_t most) {
   std::vector<std::pair<std::string, std::size_t>> found;
   for (std::size_t rows = 1; rows <= most; ++rows) {
-    const char* name = kernel.strategy(rows);
+    const char* name = kernel.planned_strategy(rows);
     if (found.empty() || found.back().first != name) found.emplace_back(name, rows);
     found.back().second = rows;
   }
@@ -100,6 +100,7 @@ NB_MODULE(_cpu, m) {
   // Kernels that are still referenced at interpreter exit (globals, a REPL) are no leak.
   nb::set_leak_warnings(false);
 #endif
+  fused_mlp::find_numpy();
   nb::class_<MlpKernel> kernel(m, "Kernel");
   kernel.def("call_numpy", fused_mlp::call_numpy, nb::arg("x"), nb::arg("out").none() = nb::none())
       .def("run", run, nb::arg("x").noconvert(), nb::arg("y").noconvert())

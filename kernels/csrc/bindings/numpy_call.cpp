@@ -36,10 +36,9 @@ struct Numpy {
   }
 };
 
-const Numpy& numpy() {
-  static const Numpy* const found = new Numpy;
-  return *found;
-}
+const Numpy* known_numpy = nullptr;  // written while the module is imported
+
+const Numpy& numpy() { return *known_numpy; }
 
 // The head of PyArrayObject.
 struct ArrayHead {
@@ -55,6 +54,10 @@ struct ArrayHead {
 constexpr int kContiguous = 0x1, kAligned = 0x100, kWritable = 0x400;
 
 }  // namespace
+
+void find_numpy() {
+  if (known_numpy == nullptr) known_numpy = new Numpy;
+}
 
 ArrayView::ArrayView(nb::handle array) {
   const Numpy& known = numpy();

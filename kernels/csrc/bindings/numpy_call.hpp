@@ -9,6 +9,10 @@
 
 namespace fused_mlp {
 
+// Looks up what the fast paths need of numpy: when the module is imported, because a call that imported it
+// would release the GIL while other calls wait for its result with the GIL.
+void find_numpy();
+
 // A numpy array as the fast paths take it: no subclass (the data of a masked array has another meaning),
 // C-contiguous, aligned, in native byte order. Reads the head of PyArrayObject, whose layout has been the
 // same since numpy 1.0 and in 2.x: the buffer protocol takes 60 ns an array. Valid as long as the array is
