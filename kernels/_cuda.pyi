@@ -61,7 +61,10 @@ class Kernel:
     def capsule(self) -> object: ...
     @property
     def device_bytes(self) -> int:
-        """Of buffers on the device; weights are the caller's."""
+        """The size of buffers on the device; weights belong to the caller."""
 
 def unavailable() -> str:
     """Why there is no GPU to use; empty if there is one."""
+
+def device_count() -> int:
+    """The GPUs of the driver; opens none. Raises RuntimeError where there is no driver."""

@@ -46,7 +46,7 @@ class KernelInfo:
 
     variant: Variant
     backend: str
-    device: str  # cpu, or as torch names a GPU: cuda:0
+    device: str
     strategy: str
     isa: str
     dtype: str

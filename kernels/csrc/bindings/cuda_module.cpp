@@ -134,4 +134,5 @@ NB_MODULE(_cuda, m) {
       .def("capsule", capsule)
       .def_prop_ro("device_bytes", &CudaKernel::device_bytes);
   m.def("unavailable", unavailable);
+  m.def("device_count", &Device::count);
 }

@@ -5,7 +5,6 @@ NVIDIA's driver, not a CUDA build of torch."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from fused_mlp.kernels.cuda.planning.architectures import Architecture, architec
 from fused_mlp.kernels.cuda.planning.forward import Argument, ForwardPlan
 from fused_mlp.kernels.cuda.planning.placement import SCRATCH, X, Y
 from fused_mlp.kernels.cuda.planning.plans import ELEMENT_BYTES
+from fused_mlp.kernels.cuda.running.presence import is_lost, report_lost
 from fused_mlp.kernels.errors import KernelError, KernelInputError, KernelUnavailable
 from fused_mlp.kernels.failure import report_failure
 from fused_mlp.models import MlpSpec
@@ -55,15 +55,8 @@ def open_device(ordinal: int) -> _cuda.Device:
 
 
 def count() -> int:
-    """How many GPUs the driver has; opens all of them."""
-    if unavailable():
-        return 0
-    for ordinal in itertools.count():
-        try:
-            open_device(ordinal)
-        except ValueError:
-            break
-    return ordinal
+    """How many GPUs the driver has. Opens none: a context takes memory on its GPU."""
+    return 0 if unavailable() else _cuda.device_count()
 
 
 # The GPU that kernels are built for where torch sees none: what torch.cuda.current_device() is elsewhere.
@@ -148,6 +141,9 @@ class NativeKernel(Kernel):
         try:
             self._on_device(x, y)
         except RuntimeError as error:  # torch's
+            device = torch.device(self._info.device)
+            if is_lost(device):
+                report_lost(device, error)
             raise KernelError(f"CUDA failed on a batch of {x.shape[0]} rows: {error}") from error
 
 

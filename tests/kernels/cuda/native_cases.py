@@ -129,6 +129,7 @@ def handed_over_wavering(rows: int) -> kernels.Kernel:
 
 
 def cases() -> Iterator[dict[str, object]]:
+    yield {"case": "counted", "count": native.count(), "opened": native.open_device.cache_info().currsize}
     kernel = kernels.compile(SMALL, device="cuda", backend="triton")
     assert isinstance(kernel, NativeKernel)
     yield {

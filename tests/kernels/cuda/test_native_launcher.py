@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fused_mlp.kernels import KernelError
+from fused_mlp.kernels import KernelError, KernelInfo
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
 from fused_mlp.kernels.cuda.running import native, native_building
 from tests.kernels.cuda.random_models import make_mlp, make_spec
@@ -49,6 +49,29 @@ def test_the_compiled_kernel_answers_through_the_launcher(results: dict[str, dic
     assert found["memory"] > 0
     assert found["has_capsule"]
     assert found["wrong shape"] == "expected x (rows, 5) and y (rows, 3), got (2, 5) and (2, 4)"
+
+
+def test_gpus_are_counted_without_opening_them(results: dict[str, dict[str, Any]]) -> None:
+    assert results["counted"] == {"case": "counted", "count": 2, "opened": 0}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_gpu_that_torch_loses_is_reported(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("unspecified launch failure")
+
+    reported: list[str] = []
+    monkeypatch.setattr(native, "is_lost", lambda _: lost, raising=False)
+    monkeypatch.setattr(
+        native, "report_lost", lambda device, error: reported.append(f"{device}: {error}"), raising=False
+    )
+    info = KernelInfo("fused", "triton", "cuda:1", "whole/16", "sm_80", "float32", 1)
+    compiled: Any = None
+    kernel = native.NativeKernel(make_spec((5, 7, 3)), info, compiled, 0, fail)
+    tensor: Any = SimpleNamespace(is_cuda=True, shape=(2, 5))
+    with pytest.raises(KernelError, match="CUDA failed on a batch of 2 rows: unspecified launch failure"):
+        kernel.forward_tensors(tensor, tensor)
+    assert reported == (["cuda:1: unspecified launch failure"] if lost else [])
 
 
 def test_every_gpu_of_the_driver_can_be_named(results: dict[str, dict[str, Any]]) -> None:
