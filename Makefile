@@ -25,7 +25,9 @@ serve: $(VENV)/.installed-server ## build what is needed and serve the demo mode
 # Two workers for each core: much of the suite waits, for processes and periods. The tests of a module share its servers.
 TEST_WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 PYTEST := $(BIN)/python -m pytest -q --durations 20 --durations-min 5
-PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=tests/,attack cluster kserve packaging ray)
+# Their parts of the night install what they import.
+APART := $(addprefix --ignore=tests/,attack cluster kserve packaging ray)
+PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(APART)
 
 test: first-time test-cpp-release ## build what is needed and run the tests; `make nightly` runs the long suites
 	@echo "running the tests"
@@ -43,7 +45,7 @@ quick: install-dev ## lint of the changed files, and unit tests of their folders
 
 .PHONY: test-again test-timing test-random test-long nightly
 test-again: test-cpp-release ## the tests that failed in the last run, once more, one after the other
-	$(PYTEST) --last-failed --last-failed-no-failures none
+	$(PYTEST) $(APART) --last-failed --last-failed-no-failures none
 
 nightly: ## every long suite, also after a failure; a table at the end (.ci/nightly NAME ... runs some of them)
 	@.ci/nightly

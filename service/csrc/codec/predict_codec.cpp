@@ -219,9 +219,9 @@ void add_tensor(ByteBuffer& out, unsigned field, const PredictInput& input, cons
   const size_t data = answer.values(head) * dtype_size(input.dtype);
   constexpr size_t kDTypeBytes = 2;
   begin_field(out, field, field_size(shape) + kDTypeBytes + field_size(data));
-  Writer tensor(out);
-  answer.add_shape(tensor, out, 1, head);
-  tensor.add_enum(2, static_cast<int32_t>(input.dtype) + 1);
+  begin_field(out, 1, shape);
+  answer.each_dimension(head, [&](uint64_t size) { protozero::add_varint_to_buffer(&out, size); });
+  Writer(out).add_enum(2, static_cast<int32_t>(input.dtype) + 1);
   begin_field(out, input.typed ? 4 : 3, data);
   answer.write(head, out.extend(data));
 }
@@ -249,12 +249,12 @@ class PredictCodec final : public Codec {
     add_number(w, 3, static_cast<uint64_t>(entry.version));
     add_number(w, 4, static_cast<uint64_t>(variant));
     add_text(w, 5, strategy);
-    {
-      Writer timings(w, 6);
-      add_number(timings, 1, static_cast<uint64_t>(outcome.queue_ns));
-      add_number(timings, 2, static_cast<uint64_t>(outcome.compute_ns));
-      add_number(timings, 3, outcome.batch_rows);
-    }
+    const uint64_t timings[] = {static_cast<uint64_t>(outcome.queue_ns),
+                                static_cast<uint64_t>(outcome.compute_ns), outcome.batch_rows};
+    size_t timings_size = 0;  // known before it is written: protozero would move the fields behind it
+    for (const uint64_t each : timings) timings_size += number_size(each);
+    begin_field(out, 6, timings_size);
+    for (unsigned i = 0; i < std::size(timings); ++i) add_number(w, i + 1, timings[i]);
     add_text(w, 7, input.request_id);
     add_text(w, 9, entry.shown_name(head));
     add_number(w, 10, head.squeeze);

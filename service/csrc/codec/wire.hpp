@@ -35,6 +35,8 @@ using Writer = protozero::basic_pbf_writer<ByteBuffer>;
 inline void add_number(Writer& writer, unsigned field, uint64_t value) {
   if (value != 0) writer.add_uint64(field, value);
 }
+// What add_number writes, for a field with a number below 16.
+inline size_t number_size(uint64_t value) { return value == 0 ? 0 : 1 + protozero::length_of_varint(value); }
 inline void add_text(Writer& writer, unsigned field, std::string_view text) {
   if (!text.empty()) writer.add_bytes(field, text.data(), text.size());
 }
